@@ -90,6 +90,6 @@ $(INSTALLED): requirements/dev.txt pyproject.toml
 			&& exec $$python -m venv $(VENV); \
 	done; echo "Python 3.11 or newer with venv is needed (Debian: apt-get install python3-venv)." >&2; exit 1
 	@echo "Installing the pinned packages into $(VENV); the first time this takes a few minutes." >&2
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

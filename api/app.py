@@ -25,6 +25,7 @@ from api.bodies.batch_bodies import EventBatches
 from api.bodies.body_masking import BodyMasking
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
+from api.database_slots import DatabaseSlots
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
 from api.gate.authentication import CallerCache, ScopeDenialAudit
@@ -127,16 +128,17 @@ def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     state, settings = app.state, runtime.settings
     state.runtime = runtime
     state.caller_cache = CallerCache(runtime)
+    state.database_slots = DatabaseSlots()
     state.readiness = health.Readiness(runtime)
     state.body_workers = BodyWorkers()
     state.masking = BodyMasking(runtime)
-    state.event_batches = EventBatches(state.masking, state.body_workers)
+    state.event_batches = EventBatches(runtime.database, state.masking, state.body_workers)
     state.rate_limiter = RateLimiter(settings)
     AddressGuard.of_live(settings)  # a setting that cannot be read ends the start here, not the first replay
     state.guard = AddressGuard.of(settings)
     state.body_memory = BodyMemory(settings.body_memory_mb * 1024 * 1024)
     state.stream_slots = open_stream_slots(settings)
-    state.stream_pace = StreamTimes()
+    state.stream_times = StreamTimes()
 
 
 def _extend_app_openapi(app: FastAPI) -> None:

@@ -6,7 +6,8 @@ Contract §1.
 import base64
 import binascii
 import hmac
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -14,8 +15,10 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import orjson
 from fastapi import Depends, Query, Request
+from fastapi.concurrency import contextmanager_in_threadpool
 from sqlmodel import Session as DbSession
 
+from api.database_slots import DatabaseSlots
 from api.gate.endpoints import find_endpoint
 from api.gate.idempotency import IdempotentRequest
 from api.gate.responses import read_client_address
@@ -26,6 +29,7 @@ from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
 from recorder.hashing import canonical_json, compute_keyed_digest
 from recorder.models.wire import Item, Page
 from recorder.runtime import Runtime
+from recorder.storage.limited_reads import limited_read
 from recorder.storage.list_pages import FetchedPage
 
 _MAC_BYTES = 16
@@ -69,26 +73,47 @@ async def get_origin(request: Request) -> Origin:
     return Origin(caller.workspace_id, "key", caller.key_id, request_id, address, caller.mode)
 
 
-def get_db(request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]) -> Iterator[DbSession]:
-    """Yield the transaction of the request, which is committed before the answer is sent."""
-    keyed: IdempotentRequest | None = getattr(request.state, "keyed", None)
-    if keyed is not None:
-        with keyed.transaction(runtime.database) as db:
+@contextmanager
+def _open_request_transaction(request: Request, runtime: Runtime) -> Iterator[DbSession]:
+    """Open the transaction of a request, in the thread that is to use it first."""
+    endpoint = find_endpoint(request.method, request.scope["path"])
+    if endpoint is not None and endpoint.is_list:
+        with limited_read(runtime.database, limit_s=limits.LIST_SECONDS) as db:
             yield db
         return
-    endpoint = find_endpoint(request.method, request.scope["path"])
     is_read = request.method in ("GET", "HEAD") or (endpoint is not None and endpoint.only_reads)
+    keyed: IdempotentRequest | None = getattr(request.state, "keyed", None)
+    if keyed is not None:
+        with keyed.transaction(runtime.database, only_reads=is_read) as db:
+            yield db
+        return
     with runtime.database.transaction(write=not is_read) as db:
         yield db
+
+
+async def get_db(
+    request: Request, runtime: Annotated[Runtime, Depends(get_runtime)]
+) -> AsyncIterator[DbSession]:
+    """Yield the transaction of the request, which is committed before the answer is sent.
+
+    It waits for one of the process's slots, of which no workspace takes all.
+    """
+    slots: DatabaseSlots = request.app.state.database_slots
+    caller: Caller | None = request.state.caller
+    owner = read_client_address(request.scope) if caller is None else caller.workspace_id
+    await slots.acquire(owner)
+    try:
+        async with contextmanager_in_threadpool(_open_request_transaction(request, runtime)) as db:
+            yield db
+    finally:
+        slots.release(owner)
 
 
 RuntimeDep = Annotated[Runtime, Depends(get_runtime)]
 CallerDep = Annotated[Caller, Depends(get_caller)]
 OriginDep = Annotated[Origin, Depends(get_origin)]
 # Function scope: with the default one the commit would come after the client has its answer.
-# Bounded: on SQLite writers wait for each other in worker threads (40 in all), and the one that may write
-# needs one more thread to continue.
-Db = Annotated[DbSession, Depends(get_db, scope="function", max_concurrency=20)]
+Db = Annotated[DbSession, Depends(get_db, scope="function")]
 
 Limit = Annotated[int, Query(ge=1, le=limits.LIST_MAX, description="Items a page.")]
 _Cursor = Annotated[str | None, Query(description="`next_cursor` of the page before.")]
@@ -119,7 +144,7 @@ class Pager:
             self._instant_ms = clock.now_ms()
         return clock.from_ms(self._instant_ms)
 
-    def read_position(self, kind: type[_Position]) -> _Position | None:
+    def read_cursor(self, kind: type[_Position]) -> _Position | None:
         """Return the position after which the page begins; None for the first page.
 
         A route calls it after all its parameters are valid.

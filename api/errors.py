@@ -45,6 +45,8 @@ _DESCRIBED_PROBLEMS = 500
 _SOCKET = (
     "This address is a WebSocket; use a client for WebSockets, or read events/stream instead of events/ws."
 )
+# pydantic appends this step to the path of a member whose name is invalid.
+_KEY_STEP = "[key]"
 _ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing", "invalid_time": "invalid_time"}
 
 
@@ -191,6 +193,9 @@ def _make_problem_item(detail: dict[str, Any], describe_members: Callable[..., s
         # A parameter that repeats is named without the number of the value.
         name = str(path[0]) if path else ""
         return Problem(where, name, code, message.replace("This member", "This parameter"))
+    if len(path) > 1 and path[-1] == _KEY_STEP and detail.get("input", path[-2]) == path[-2]:
+        pointer = json_pointer(*path[:-2], shorten_wire_name(str(path[-2])))
+        return Problem(where, pointer, code, f"The member's name {message[:1].lower()}{message[1:]}")
     if code != "unknown_field":
         return Problem(where, json_pointer(*path), code, message)
     message = f"Unknown member. {describe_members(*path[:-1])}"

@@ -35,7 +35,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
             per_workspace=limits.LARGE_SEARCHES_PER_WORKSPACE, per_process=limits.LARGE_SEARCHES_PER_PROCESS
         )
     )
-    state.streams = hub = Hub(runtime, state.stream_pace, state.whole_reads)
+    state.streams = hub = Hub(runtime, state.stream_times, state.whole_reads)
     hub.start()
     state.ingest = IngestWriter(
         runtime.database, on_commit=hub.deliver_committed_batches, session_size=runtime.settings.session_size

@@ -115,6 +115,7 @@ def _find_query_number_type(kind: Any) -> type | None:
     return next((number for number in _FORMS if number in kinds), None)
 
 
+_JSON_SPACES = b" \t\r\n"
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -184,6 +185,17 @@ def check_query_parameters(request: HTTPConnection, rules: StrictQueryRules) -> 
         raise ValidationFailed(problems)
 
 
+def check_tag_parameter(tag: str | None) -> None:
+    """Check the query parameter `tag`.
+
+    Raises:
+        ValidationFailed: if no tag can have this name.
+    """
+    if tag is not None and not tag.isprintable():
+        text = "tag takes printable characters."
+        raise ValidationFailed.of("tag", "invalid_string", message=text, where="query")
+
+
 def refuse_compressed_body(request: Request) -> None:
     """Check that a body is not compressed.
 
@@ -199,7 +211,11 @@ async def _read_route_json(request: Request, has_body: bool) -> dict[str, Any] |
     """Parse the body strictly and set it as FastAPI's value; return None if the route takes no body."""
     body = await request.body()
     if not has_body:
-        if body.strip() not in (b"", b"{}"):
+        content = body.translate(None, _JSON_SPACES)
+        content_type = request.headers.get("content-type")
+        if content and content_type is not None:
+            require_media_type(content_type, JSON, needed="no body, or {} as application/json")
+        if content not in (b"", b"{}"):
             text = "This address takes no body; send none, or {}."
             raise ValidationFailed.of("", "unexpected_body", message=text)
         return None

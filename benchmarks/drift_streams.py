@@ -14,9 +14,9 @@ from benchmarks.memory.planted import plant
 from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms
 from recorder.interchange.xes_reader import RESOURCE, read_xes_traces
+from recorder.memory.drift.drift_subjects import list_drift_subjects
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import flatten_variants, list_drift_subjects
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 
 _DATA = Path(__file__).parents[2] / "shared" / "data"
 _TASKS = ("click-tab-2", "email-inbox", "enter-text-dynamic", "login-user", "social-media")
@@ -37,7 +37,7 @@ class Sample:
         """Return the sessions as drift detection reads them; a path is one exact sequence of nodes."""
         numbers: dict[Route, int] = {}
         variant = np.array([numbers.setdefault(route, len(numbers)) for route in self.routes])
-        starts, nodes = flatten_variants(list(numbers))
+        starts, nodes = _flatten_variants(list(numbers))
         subjects = list_drift_subjects(np.arange(len(numbers)), starts, nodes)
         return History(np.arange(len(variant)) + 1, variant, self.started_ms, self.actor, subjects)
 
@@ -124,3 +124,9 @@ def _number_routes(sequences: Sequence[Sequence[object]]) -> list[Route]:
     return [
         tuple(nodes.setdefault(item, len(nodes)) for item, _ in groupby(sequence)) for sequence in sequences
     ]
+
+
+def _flatten_variants(variants: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    """Return offsets and nodes of variants given as sequences."""
+    starts = np.cumsum([0, *map(len, variants)])
+    return starts, np.array([node for nodes in variants for node in nodes], dtype=np.int64)

@@ -26,7 +26,8 @@ from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
-from recorder.governance.erasures import request_erasure, run_erasures
+from recorder.governance.erasure_runs import run_erasures
+from recorder.governance.erasures import request_erasure
 from recorder.governance.purging.purge_rows import request_purge
 from recorder.governance.purging.purge_runs import run_purges
 from recorder.governance.table_rewrites import rewrite_tables

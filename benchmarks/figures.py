@@ -87,6 +87,16 @@ class Figure:
         }
 
 
+def quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile, linear between the nearest two of at least two values.
+
+    Args:
+        values: in any order.
+        share: of the values at or below the quantile, in thousandths: 0.99 is p99.
+    """
+    return statistics.quantiles(values, n=1000, method="inclusive")[round(share * 1000) - 1]
+
+
 def show(figures: Sequence[Figure], console: Console) -> None:
     """Print the table, and below it the details of each figure."""
     table = Table(title="median (least–most) of alternated runs", title_justify="left")

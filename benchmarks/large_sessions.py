@@ -20,7 +20,7 @@ from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
 from recorder.recording.stored_events import COLUMNS
 from recorder.runtime import Runtime
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.tenant import Tenant
 
 WORKFLOW = "benchmark"
@@ -143,7 +143,7 @@ def add_sealed_session(
 
 
 def _append(
-    runtime: Runtime, workspace: BenchmarkWorkspace, kind: Kind, rows: list[dict[str, Any]], number: int
+    runtime: Runtime, workspace: BenchmarkWorkspace, kind: LakeKind, rows: list[dict[str, Any]], number: int
 ) -> None:
     if not rows:
         return

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, sync_playwright
 from sqlmodel import select
 
 from benchmarks.figures import Figure, Skipped, at_most
+from benchmarks.seal_memory import seal_all
 from benchmarks.seeds import new_key, new_settings
 from examples.webapp.approval import approve_invoice
 from examples.webapp.record import record_runs
@@ -34,7 +35,6 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.replays import create_replay
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer
 from recorder.setting_parsers import LiveSandbox
 from recorder.supervisor import run_service
 
@@ -61,7 +61,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
             (session_id,) = record_runs(client, "base", 1, browser_path=browser_path)
         runtime = Runtime.open(settings)
         stack.callback(runtime.close)
-        _seal_all(runtime)
+        seal_all(runtime)
         planner = LiveReplayPlanner()
         stack.callback(planner.end)
         playwright = stack.enter_context(sync_playwright())
@@ -95,14 +95,6 @@ def _left_out_capture() -> Iterator[None]:
         patch.object(ReplayRunRecorder, "add_event", lambda _recording, _event: None),
     ):
         yield
-
-
-def _seal_all(runtime: Runtime) -> None:
-    sealer = Sealer(runtime, owner="benchmark")
-    if sealer.take():
-        while sealer.seal_batch() is not None:
-            pass
-        sealer.release()
 
 
 def _run_script(browser: Browser) -> float:
@@ -145,10 +137,10 @@ def _replay(runtime: Runtime, planner: LiveReplayPlanner, key: str, session_id: 
             origin = Origin.operator(caller.workspace_id)
             replay_id = create_replay(db, runtime, caller, body, origin=origin).id
         with runtime.database.transaction(write=True) as db:
-            claimed = claim_live_replay(db, "benchmark", replay_id=replay_id)
+            claimed = claim_live_replay(db, "benchmark", [replay_id])
         if claimed is None:
             raise RuntimeError(f"{replay_id} cannot be claimed.")
-        run_claimed_replay(runtime, *claimed, planner=planner)
+        run_claimed_replay(runtime, *claimed, planner)
     with runtime.database.transaction(write=False) as db:
         row = db.get_one(ReplayRow, replay_id)
         steps = db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == replay_id)).all()

@@ -10,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-import numpy as np
 import orjson
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figures import Figure, at_most, quantile
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder.access.keys import create_workspace
@@ -70,7 +69,7 @@ def _attack(name: str, patterns: list[str], count: int) -> Figure:
             before = _latencies_ms(quiet, session, count)
             with _attackers(server.url, slow_key) as statuses:
                 during = _latencies_ms(quiet, session, count)
-    alone, attacked = (float(np.quantile(values, 0.99)) for values in (before, during))
+    alone, attacked = (quantile(values, 0.99) for values in (before, during))
     return Figure(
         name=f"masking: another workspace's p99 by quiet, {name}",
         unit="ms",
@@ -79,7 +78,7 @@ def _attack(name: str, patterns: list[str], count: int) -> Figure:
         peer_name="without the attack",
         goal=at_most(_GOAL),
         detail={
-            "p50, ms": [float(np.quantile(values, 0.5)) for values in (before, during)],
+            "p50, ms": [quantile(values, 0.5) for values in (before, during)],
             "answers to the attack": [float(statuses.count(code)) for code in (202, 503, 422)],
         },
     )

@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import insert, text
 from sqlmodel import Session as DbSession
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figures import Figure, at_most, quantile
 from benchmarks.memory.planted import PlantedSession, plant
 from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
@@ -83,13 +83,13 @@ def in_process(settings: Settings, filled: Filled, sessions: int, count: int) ->
     return Figure(
         name=f"similar top-{_LIMIT} of {sessions:,} sessions in process, p99",
         unit="ms",
-        ours=[_p99(samples) for samples in times],
+        ours=[quantile(samples, 0.99) for samples in times],
         goal=at_most(5.0),
         detail={
             **_described(columns),
             "p50, ms": [float(np.median(samples)) for samples in times],
             # What the process itself took: of interest where others run beside it.
-            "CPU p99, ms": [_p99(samples) for samples in cpu_times],
+            "CPU p99, ms": [quantile(samples, 0.99) for samples in cpu_times],
             "reading the graph from SQL, ms": read_ms,
             "making the index, ms": made_ms,
         },
@@ -119,7 +119,7 @@ def over_http(settings: Settings, filled: Filled, sessions: int, count: int) -> 
         Figure(
             name=f"{what} over HTTP at {sessions:,} sessions, p99",
             unit="ms",
-            ours=[_p99(latencies) for latencies in rounds],
+            ours=[quantile(latencies, 0.99) for latencies in rounds],
             goal=at_most(50.0),
             detail={"p50, ms": [float(np.median(latencies)) for latencies in rounds]}
             | (
@@ -244,7 +244,3 @@ def _ms(call: Callable[[], object]) -> tuple[float, float]:
     began, worked = time.perf_counter(), time.thread_time()
     call()
     return (time.perf_counter() - began) * 1e3, (time.thread_time() - worked) * 1e3
-
-
-def _p99(times: Sequence[float]) -> float:
-    return float(np.percentile(times, 99))

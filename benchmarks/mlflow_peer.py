@@ -7,9 +7,7 @@ returns afterwards. MLflow is fetched into an environment of its own that is thr
 
 import os
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,11 +19,12 @@ import orjson
 
 from benchmarks.client import drive
 from benchmarks.events import event_items
-from benchmarks.figures import Figure, Skipped, at_least
+from benchmarks.figures import Figure, at_least
 from benchmarks.load import encoded_requests
 from benchmarks.otlp import TraceRequests, encode_spans, trace_id
+from benchmarks.peer_environments import find_peer_python
 from benchmarks.seeds import Target, new_settings, recording_sessions
-from benchmarks.servers import Server, ServerFailed, serving
+from benchmarks.servers import Server, serving, wait_for_answer
 from recorder import limits
 from recorder.supervisor.child_commands import choose_child_port
 
@@ -71,7 +70,11 @@ def measure(*, quick: bool = False) -> list[Figure]:
     rounds, seconds = (3, 3.0) if quick else (5, 6.0)
     batches = [event_items(limits.EVENTS_PER_BATCH, seed=seed) for seed in range(_BODIES)]
     ours, theirs = [], []
-    with find_mlflow() as python, our_service(rounds + 1) as service, mlflow_server(python) as mlflow:
+    with (
+        find_peer_python(f"mlflow=={_VERSION}", variable="RECORDER_BENCH_MLFLOW") as python,
+        our_service(rounds + 1) as service,
+        mlflow_server(python) as mlflow,
+    ):
         for contender in (service, mlflow):
             contender.load(batches, 1.0)  # to warm up
         for _ in range(rounds):
@@ -128,27 +131,6 @@ class Ours:
 
 
 @contextmanager
-def find_mlflow() -> Iterator[str]:
-    """Yield a Python that has MLflow: the one that the environment names, else a fresh environment.
-
-    Raises:
-        Skipped: if it cannot be installed.
-    """
-    if given := os.environ.get("RECORDER_BENCH_MLFLOW"):
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="bench-mlflow-") as folder:
-        python = f"{folder}/bin/python"
-        try:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=sys.stderr)
-            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*install, f"mlflow=={_VERSION}"], check=True, stdout=sys.stderr)
-        except subprocess.CalledProcessError as error:
-            raise Skipped(f"MLflow {_VERSION} cannot be installed here") from error
-        yield python
-
-
-@contextmanager
 def mlflow_server(python: str) -> Iterator["Mlflow"]:
     """MLflow's own server as its documentation starts it: SQLite, one worker.
 
@@ -166,7 +148,7 @@ def mlflow_server(python: str) -> Iterator["Mlflow"]:
             )
         server = Server(process, "127.0.0.1", port)
         try:
-            _wait(server)
+            wait_for_answer(server, "/health", seconds=_START_S)
             yield Mlflow(server)
         finally:
             os.killpg(process.pid, 15)
@@ -212,14 +194,3 @@ class Mlflow:
         if answer.status_code == 404:
             return 0
         return len({span["span_id"] for span in answer.raise_for_status().json()["trace"]["spans"]})
-
-
-def _wait(server: Server) -> None:
-    until = time.monotonic() + _START_S
-    while time.monotonic() < until and server.process.poll() is None:
-        try:
-            if httpx.get(f"{server.url}/health", timeout=5, trust_env=False).status_code == 200:
-                return
-        except httpx.HTTPError:
-            time.sleep(0.2)
-    raise ServerFailed("MLflow's server did not come up.")

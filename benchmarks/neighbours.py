@@ -11,7 +11,6 @@ import itertools
 import json
 import multiprocessing
 import os
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -21,7 +20,7 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figures import Figure, at_most, quantile
 from benchmarks.hostile_bodies import ATTACKS, Attack
 from benchmarks.seeds import Target, new_settings
 from benchmarks.servers import Server, ServerFailed, serving
@@ -74,21 +73,17 @@ def _figure(attack: Attack, under: list[float], quiet: list[float], statuses: Co
     return Figure(
         name=f"p99 of a batch under {attack.name}",
         unit="ms",
-        ours=[_quantile(under, 0.99)],
-        peer=[_quantile(quiet, 0.99)],
+        ours=[quantile(under, 0.99)],
+        peer=[quantile(quiet, 0.99)],
         peer_name="quiet",
         goal=at_most(GOAL),
         detail={
-            "p50, ms": _quantile(under, 0.5),
-            "p50 quiet, ms": _quantile(quiet, 0.5),
+            "p50, ms": quantile(under, 0.5),
+            "p50 quiet, ms": quantile(quiet, 0.5),
             "longest, ms": max(under),
             **{f"answers {status}": count for status, count in sorted(statuses.items())},
         },
     )
-
-
-def _quantile(latencies_ms: list[float], share: float) -> float:
-    return statistics.quantiles(latencies_ms, n=1000, method="inclusive")[round(share * 1000) - 1]
 
 
 def create_workspace_sessions(settings: Settings, name: str, *, keys: int = 1) -> list[Target]:

@@ -110,7 +110,7 @@ def _offer(
     async def run() -> _Report:
         store = InProcessBuckets() if redis_url is None else RedisBuckets(redis_url, timeout_s=30)
         # Connects, and takes nothing.
-        await store.draw(pairs[0], cost=0)
+        await store.take_tokens(pairs[0], cost=0)
         granted, requests, first_answer, last_answer = dict.fromkeys(keys, 0), 0, 0.0, 0.0
         await asyncio.to_thread(start.wait, _START_S)
         began = time.monotonic()
@@ -119,7 +119,7 @@ def _offer(
             nonlocal requests, first_answer, last_answer
             while time.monotonic() < began + seconds:
                 turn += 1
-                is_granted, _ = await store.draw(pairs[turn % _KEYS])
+                is_granted, _ = await store.take_tokens(pairs[turn % _KEYS])
                 requests += 1
                 granted[keys[turn % _KEYS]] += is_granted
                 last_answer = time.monotonic()

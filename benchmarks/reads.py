@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import re
 import socket
-import statistics
 import tempfile
 import threading
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import httpx
 import pyarrow.dataset as ds
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figures import Figure, at_most, quantile
 from benchmarks.large_sessions import (
     BenchmarkWorkspace,
     add_hot_session,
@@ -237,13 +236,13 @@ def _measure_others(
             Figure(
                 name=f"another tenant's p99 beside {_OF_ONE_KEY} reads, {form}, {name}",
                 unit="ms",
-                ours=[_quantile(sample, 0.99) for sample in busy],
-                peer=[_quantile(sample, 0.99) for sample in quiet],
+                ours=[quantile(sample, 0.99) for sample in busy],
+                peer=[quantile(sample, 0.99) for sample in quiet],
                 peer_name="alone",
                 goal=at_most(2.0),
                 detail={
-                    "p50 ms": [_quantile(sample, 0.5) for sample in busy],
-                    "p50 ms alone": [_quantile(sample, 0.5) for sample in quiet],
+                    "p50 ms": [quantile(sample, 0.5) for sample in busy],
+                    "p50 ms alone": [quantile(sample, 0.5) for sample in quiet],
                     "calls": sum(map(len, busy)),
                 },
             )
@@ -337,7 +336,3 @@ def _client(server: Server, key: str) -> httpx.Client:
 def _memory_mb(server: Server) -> dict[str, float]:
     text = Path(f"/proc/{server.process.pid}/status").read_text()
     return {name: int(size) / 1024 for name, size in _MEMORY.findall(text)}
-
-
-def _quantile(values: Sequence[float], share: float) -> float:
-    return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]

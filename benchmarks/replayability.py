@@ -131,7 +131,7 @@ def _compute_all(runtime: Runtime) -> float:
     work = ReplayabilityWork(runtime)
     try:
         with runtime.database.transaction(write=True) as db:
-            held = hold_lease(db, LEASE, "bench", ttl_ms=600_000)
+            held = hold_lease(db, LEASE, "bench", ttl_ms=300_000)
         if held is None:
             raise RuntimeError("Another run has the lease.")
         work.take_turn(held)
@@ -149,7 +149,7 @@ def _compute_until(data_dir: str, ended: Event) -> None:
     work = ReplayabilityWork(runtime)
     try:
         with runtime.database.transaction(write=True) as db:
-            held = hold_lease(db, LEASE, "bench", ttl_ms=600_000)
+            held = hold_lease(db, LEASE, "bench", ttl_ms=300_000)
         while held is not None and not ended.is_set():
             if not work.take_turn(held):
                 with runtime.database.transaction(write=True) as db:

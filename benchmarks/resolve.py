@@ -30,8 +30,8 @@ from recorder.memory.steps.screens import describe_screen
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role, read_dom_document
 from recorder.replays.dry_replay import replay_dry
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import RecordedFrame, RecordedSession
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.selectors import find_single_element_by_selector, make_selectors
 from recorder.replays.target_resolution import resolve_target
 

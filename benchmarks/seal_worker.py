@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from pipelines.sealing_drain import DrainLoop
+from pipelines.sealing_drain import SealingDrainLoop
 from recorder.runtime import Runtime
 from recorder.sealing import open_sealer
 from recorder.settings import Settings
@@ -26,7 +26,7 @@ def main(folder: str, database_url: str, owner: str, lease_s: str, runs: str) ->
     )
     runtime = Runtime.open(settings)
     ended = threading.Event()
-    drain: DrainLoop | None = None
+    drain: SealingDrainLoop | None = None
 
     def wait_for_end() -> None:
         sys.stdin.read()
@@ -41,7 +41,7 @@ def main(folder: str, database_url: str, owner: str, lease_s: str, runs: str) ->
                 if sealer is None:
                     ended.wait(0.05)
                     continue
-                drain = DrainLoop(sealer, idle_seconds=3600, max_seconds=3600)
+                drain = SealingDrainLoop(sealer, idle_seconds=3600, max_seconds=3600)
                 if ended.is_set():  # before there was a drain to stop
                     drain.stop()
                 print("ready", flush=True)

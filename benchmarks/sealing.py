@@ -22,7 +22,7 @@ from benchmarks.seeds import new_key, new_settings
 from recorder.client import CapturedFrame, Client
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
-from recorder.sealing import is_sealing
+from recorder.sealing import list_sealing_runs
 from recorder.settings import Settings
 from recorder.supervisor import Service, run_service
 
@@ -156,7 +156,7 @@ def _wait_for_lease(settings: Settings) -> None:
     try:
         while True:
             with runtime.database.transaction(write=False) as db:
-                if not is_sealing(db):
+                if not list_sealing_runs(db):
                     return
             time.sleep(0.1)
     finally:

@@ -24,7 +24,7 @@ from benchmarks.figures import Figure, at_least, at_most
 from benchmarks.screens import session_screens
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording.stops import stop_session
+from recorder.recording.session_stops import stop_session
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.tenant import Tenant

@@ -77,7 +77,7 @@ def serving(
     )
     server = Server(process, "127.0.0.1", port)
     try:
-        _wait(server)
+        wait_for_answer(server)
         yield server
     finally:
         process.terminate()
@@ -87,12 +87,18 @@ def serving(
             server.kill()
 
 
-def _wait(server: Server) -> None:
-    until = time.monotonic() + _START_S
+def wait_for_answer(server: Server, path: str = "/healthz", *, seconds: float = _START_S) -> None:
+    """Wait until a server answers a path with 200.
+
+    Raises:
+        ServerFailed: if its process ends or the time is over before.
+    """
+    until = time.monotonic() + seconds
     while time.monotonic() < until and server.process.poll() is None:
         try:
-            if httpx.get(f"{server.url}/healthz", timeout=5, trust_env=False).status_code == 200:
+            if httpx.get(f"{server.url}{path}", timeout=5, trust_env=False).status_code == 200:
                 return
         except httpx.HTTPError:
             time.sleep(0.05)
-    raise ServerFailed("The server under test did not start; its output is above.")
+    state = "ended" if server.process.poll() is not None else f"did not start in {seconds:g} s"
+    raise ServerFailed(f"The server under test {state}: {server.url}{path} has not answered with 200.")

@@ -9,7 +9,6 @@ import contextlib
 import itertools
 import json
 import multiprocessing
-import statistics
 import tempfile
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figures import Figure, at_least, at_most, quantile
 from benchmarks.hostile_bodies import make_multipart_upload
 from benchmarks.neighbours import GOAL, create_workspace_sessions, make_request, read_answer
 from benchmarks.seeds import Target, new_settings
@@ -64,20 +63,16 @@ def _compare(kind: str, under: dict[str, list[float]], quiet: dict[str, list[flo
     return Figure(
         name=f"p99 of a {kind} while two workspaces hold bodies",
         unit="ms",
-        ours=[_quantile(under[kind], 0.99)],
-        peer=[_quantile(quiet[kind], 0.99)],
+        ours=[quantile(under[kind], 0.99)],
+        peer=[quantile(quiet[kind], 0.99)],
         peer_name="quiet",
         goal=at_most(GOAL),
         detail={
-            "p50, ms": _quantile(under[kind], 0.5),
-            "p50 quiet, ms": _quantile(quiet[kind], 0.5),
+            "p50, ms": quantile(under[kind], 0.5),
+            "p50 quiet, ms": quantile(quiet[kind], 0.5),
             "refused": float(len(under[f"{kind} refused"])),
         },
     )
-
-
-def _quantile(latencies_ms: list[float], share: float) -> float:
-    return statistics.quantiles(latencies_ms, n=100, method="inclusive")[round(share * 100) - 1]
 
 
 def _measure_honest_upload(server: Server, target: Target, rate: int) -> Figure:

@@ -25,7 +25,7 @@ from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate
 from recorder.net.addresses import AllowList
-from recorder.net.client import OutboundClient
+from recorder.net.outbound_client import OutboundClient
 from recorder.net.outbound_guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database

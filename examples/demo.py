@@ -25,12 +25,13 @@ from recorder.access.dagster_login import LoginLinks
 from recorder.access.keys import NewKey, create_workspace
 from recorder.client.progress import watch_export_progress
 from recorder.exports.verify import verify_manifest
-from recorder.importers.miniwob.demonstration import import_demonstration_folder, show_import_progress
+from recorder.importers.import_progress import show_import_progress
+from recorder.importers.miniwob.demonstration import import_demonstration_folder
 from recorder.importers.upload import ImportReport, upload_recordings
-from recorder.invocation import make_shell_command, shorten_path
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
+from recorder.shell_commands import make_shell_command, shorten_path
 from recorder.storage.durable_files import keep_files_private
 from recorder.supervisor import Service
 
@@ -39,6 +40,8 @@ _EXPORTS = "datasets"
 _SESSIONS = 300
 _PARALLEL = 4
 _SEALING_PATIENCE_S = 1800.0
+#: Reasons for which a recovery of real recordings may end without success.
+_NO_WAY_BACK = ("no_recovery_points", "candidates_exhausted")
 
 # A log or a pipe has no width of its own.
 console = Console() if sys.stdout.isatty() else Console(width=80)
@@ -63,24 +66,28 @@ def run(*, recordings: Path | None = None, stay: bool = False) -> int:
         with Client(service.base_url, key.key) as client:
             report = _record(client, service.base_url, key, recordings)
             sizes = (("session", report.sessions), ("event", report.events), ("frame", report.frames))
-            counts = " · ".join(counted(number, noun) for noun, number in sizes)
-            _print_done("recorded", counts, began)
+            counts = " · ".join(format_count(number, noun) for noun, number in sizes)
+            _print_done("recorded", counts, began, is_good=not report.failed)
             demo_report.show_failed_run(console, client)
             workflows = demo_report.list_workflow_names(runtime, key)
             _wait_for_start(starting)
             _print_done("dagster", service.dagster_url or "", began)
             _wait_sealed(runtime, key, report.sessions)
-            _print_done("sealed", counted(report.sessions, "session"), began)
+            _print_done("sealed", format_count(report.sessions, "session"), began)
             demo_report.show_paths(console, client, workflows)
             repeats = _Repeats(client)
             is_good = _export(client, service, settings, workflows, report, began)
-            is_good = repeats.show(began) and is_good
+            is_good = repeats.show(began, may_be_unrecoverable=recordings is not None) and is_good
+        is_good = is_good and not report.failed
+        if not is_good:
+            logs = shorten_path(settings.data_dir / "logs")
+            console.print(f"  A step failed (✗): the logs in {logs} give the cause.", highlight=False)
         if stay:
             _keep_serving(service, settings, key)
         runtime.close()
     for line in list_ways_to_return(data, key):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    return 0 if is_good and not report.failed else 1
+    return 0 if is_good else 1
 
 
 class _Starting(Thread):
@@ -118,21 +125,32 @@ class _Repeats:
         self._replay = None if done is None else client.create_replay(done["id"])
         self._recovery = None if failed is None else client.create_recovery(failed["id"])
 
-    def show(self, began: float) -> bool:
-        """Wait for both and print them; return whether the replay matched and the recovery ended."""
+    def show(self, began: float, *, may_be_unrecoverable: bool) -> bool:
+        """Wait for both and print them; return whether the replay matched and the recovery succeeded.
+
+        Args:
+            began: time at which the demonstration began.
+            may_be_unrecoverable: whether real recordings may have no point from which a run matches.
+        """
         is_good = True
         if self._replay is not None:
             replay = self._client.wait_replay(self._replay["id"])
             matched = f"{replay['summary']['matched']} of {replay['progress']['steps']} steps matched"
-            _print_done("replay", f"{replay['status']} · {matched}", began)
             is_good = replay["status"] == "completed"
+            _print_done("replay", f"{replay['status']} · {matched}", began, is_good=is_good)
+            if not is_good:
+                _print_advice("docs/replays.md explains how a replay ends.")
         if self._recovery is not None:
             recovery = self._client.wait_recovery(self._recovery["id"])
             point = recovery["recovery_point"]
             start = f"from {point['t_ms'] / 1000:.1f} s" if point else recovery["reason"]
             tried = f"{len(recovery['replay_ids'])} of {len(recovery['candidates'])} points tried"
-            _print_done("recovery", f"{recovery['status']} {start} · {tried}", began)
-            is_good = is_good and recovery["reason"] != "internal"
+            has_succeeded = recovery["status"] == "succeeded"
+            _print_done("recovery", f"{recovery['status']} {start} · {tried}", began, is_good=has_succeeded)
+            if not has_succeeded:
+                _print_advice(f"docs/recoveries.md says what to do about {recovery['reason']}.")
+            is_answer = may_be_unrecoverable and recovery["reason"] in _NO_WAY_BACK
+            is_good = is_good and (has_succeeded or is_answer)
         return is_good
 
 
@@ -174,13 +192,14 @@ def _export(
     """Export, verify and load; return whether every row that was sent is in the dataset."""
     destination = {"kind": "local", "path": str(settings.local_export_root)}
     made = client.create_export(workflows, format="parquet", destination=destination, tag="demo")
-    export = watch_export_progress(client, made["id"])
+    status = make_shell_command("status", "--data", shorten_path(settings.data_dir))
+    export = watch_export_progress(client, made["id"], status_command=status)
     folder = (settings.local_export_root or Path()) / export["id"]
     checked = verify_manifest(folder)
     verdict = "verified" if checked.is_valid else "; ".join(checked.problems)
     sizes = (("row", export["rows"]), ("frame", export["frames"]), ("file", export["shards"]))
-    counts = " · ".join(counted(number, noun) for noun, number in sizes)
-    _print_done("export", f"parquet · {counts} · {verdict}", began)
+    counts = " · ".join(format_count(number, noun) for noun, number in sizes)
+    _print_done("export", f"parquet · {counts} · {verdict}", began, is_good=checked.is_valid)
     loaded = demo_report.show_dataset(console, folder)
     with service.open_dagster() as dagster:
         checks = wait_for_export_checks(dagster, export["id"], timeout_s=60)
@@ -241,6 +260,8 @@ def list_ways_to_return(data: Path, key: NewKey) -> tuple[str, ...]:
         f"  All data are in {folder}. Serve them again, exports included, with:",
         f"      RECORDER_LOCAL_EXPORT_ROOT={exports} \\",
         f"          {make_shell_command('up', '--data', folder)}",
+        "  While another service runs, stop it first (`make up`: Ctrl-C), or add",
+        "      --port 0 --dagster-port 0    and open the addresses that it prints",
         "  Then open:",
         f"      {Settings.public_url}/docs   the API's pages",
         "      the link that `up` prints    Dagster's pages: runs, sessions, datasets",
@@ -269,7 +290,12 @@ def _keep_serving(service: Service, settings: Settings, key: NewKey) -> None:
         return
 
 
-def _print_done(what: str, result: str, began: float) -> None:
+def _print_done(what: str, result: str, began: float, *, is_good: bool = True) -> None:
     seconds = time.monotonic() - began
-    line = Text.assemble("  ", ("✓", "green"), f" {what:<10} {result}  ", (f"{seconds:.1f} s", "dim"))
+    mark = ("✓", "green") if is_good else ("✗", "red")
+    line = Text.assemble("  ", mark, f" {what:<10} {result}  ", (f"{seconds:.1f} s", "dim"))
     console.print(line, highlight=False, soft_wrap=True)
+
+
+def _print_advice(sentence: str) -> None:
+    console.print(f"               {sentence}", highlight=False, markup=False, soft_wrap=True)

@@ -14,13 +14,13 @@ from sqlmodel import func, select
 
 from recorder import Client
 from recorder.access.keys import NewKey
-from recorder.invocation import shorten_path
 from recorder.memory.views.path_texts import describe_path
 from recorder.models.session import SessionRow
 from recorder.models.wire import Mode
 from recorder.models.workflow import WorkflowRow
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.runtime import Runtime
+from recorder.shell_commands import shorten_path
 
 _MODE: Mode = "live"
 _PATHS_OF_FEW = 8
@@ -37,7 +37,7 @@ def show_failed_run(console: Console, client: Client) -> None:
         return
     events = list(client.list_events(failed["id"]))
     last = next((event for event in reversed(events) if event.get("title")), {"title": "the end"})
-    count = f"{counted(len(events), 'event')}, {failed['duration_ms'] / 1000:.0f} s"
+    count = f"{format_count(len(events), 'event')}, {failed['duration_ms'] / 1000:.0f} s"
     summary = f"a failed {failed['workflow']}: {count}, ends at “{last['title']}”"
     line = Text.assemble("  ", ("✓", "green"), f" read back  {summary}")
     console.print(line, highlight=False, soft_wrap=True)
@@ -94,7 +94,7 @@ def print_path(console: Console, workflow: str, path: dict[str, Any], *, common:
     """Print the figures of a path on one line, and its steps below."""
     share, success = f"{path['frequency']:.0%}", f"{path['outcomes']['success']:.0%}"
     figures = (
-        f"{share} of {workflow}, {counted(path['session_count'], 'session')}, {success} successful, "
+        f"{share} of {workflow}, {format_count(path['session_count'], 'session')}, {success} successful, "
         f"median {path['median_duration_ms'] / 1000:.1f} s"
     )
     console.print(Padding(Text(figures), (0, 0, 0, 2), expand=False))
@@ -107,17 +107,16 @@ def show_dataset(console: Console, folder: Path) -> int:
     pattern = folder / "data" / "*" / "events-*.parquet"
     events = pl.scan_parquet(pattern)
     by_workflow = events.group_by("workflow").agg(
-        sessions=pl.col("session_id").n_unique(), events=pl.len(), last_ms=pl.col("t_ms").max()
+        sessions=pl.col("session_id").n_unique(),
+        events=pl.len(),
+        longest_s=(pl.col("t_ms").max() / 1000).round(1),
     )
     with pl.Config(tbl_width_chars=min(console.width, _TABLE_CHARACTERS), fmt_str_lengths=_NAME_CHARACTERS):
         console.print(by_workflow.sort("workflow").head(8).collect())
     console.print(f"  Dataset    {shorten_path(folder)}", highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f'  Load it    pl.scan_parquet("{shorten_path(pattern)}")',
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    # To paste, so it is whole and on a line of its own.
+    for line in ("  Load it with", f'      pl.scan_parquet("{shorten_path(pattern)}")'):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     return int(events.select(pl.len()).collect().item())
 
 

@@ -1,4 +1,4 @@
-"""Daily job that deletes Dagster's own records and rewrites its databases. Contract §7."""
+"""Daily job that removes partitions and Dagster's own records, and rewrites its databases. Contract §7."""
 
 import logging
 from datetime import datetime, timedelta
@@ -8,6 +8,7 @@ import dagster as dg
 
 from pipelines.dagster_record_removal import RecordRemovalReport, remove_records
 from pipelines.dagster_table_rewrites import rewrite_dagster_databases
+from pipelines.dataset_partitions import remove_ended_dataset_partitions
 from pipelines.resources import RecorderResource
 from recorder import clock, limits
 from recorder.governance.requested_removals import read_last_removal
@@ -21,6 +22,7 @@ _LEASE_MS = 60_000
 _BEAT_S = 15.0
 #: The next day's run works on what is left.
 _LONGEST_S = 1800.0
+_LONGEST_FOR_PARTITIONS_S = 600.0
 #: Erasures wait no longer within one run, which purges wait for.
 _LONGEST_BEFORE_END_S = 300.0
 
@@ -30,18 +32,24 @@ _LONGEST_BEFORE_END_S = 300.0
     kinds={"sql"},
     description=(
         "Dagster's records that were removed, one row per run: runs past 30 days with their events and logs. "
-        "The newest materialization of each asset and partition stays, with numbers alone."
+        "The newest materialization of each asset and partition stays, with numbers alone. Datasets without "
+        "a kept export lose their partition."
     ),
 )
 def dagster_records(
     context: dg.AssetExecutionContext, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
-    """Remove old records, and texts of runs from before the last erasure or hard delete."""
+    """Remove ended partitions, old records, and texts of runs from before the last erasure or hard delete."""
+    # First: the records of a removed partition need not stay.
+    partitions = remove_ended_dataset_partitions(
+        context.instance, recorder.runtime.database, longest_s=_LONGEST_FOR_PARTITIONS_S
+    )
     report = _remove_records_under_lease(recorder.runtime, context.instance, context.run.run_id)
     if report is None:
         context.log.info("Another run removes Dagster's records.")
         report = RecordRemovalReport()
     metadata: dict[str, Any] = {
+        "partitions": partitions,
         "runs": report.runs,
         "stripped_runs": report.stripped_runs,
         "left_runs": report.left_runs,
@@ -111,7 +119,10 @@ def _remove_records_under_lease(
 remove_dagster_records = dg.define_asset_job(
     "remove_dagster_records",
     selection=dg.AssetSelection.assets(dagster_records),
-    description="Deletes Dagster's records of old runs, and texts of runs from before the last erasure.",
+    description=(
+        "Deletes partitions of datasets without a kept export, Dagster's records of old runs, and texts of "
+        "runs from before the last erasure or hard delete."
+    ),
     executor_def=dg.in_process_executor,
 )
 daily_dagster_records = dg.ScheduleDefinition(

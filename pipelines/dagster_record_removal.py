@@ -2,7 +2,8 @@
 
 A run's events quote recorded content: previews of datasets, pictures and tables of graphs, texts of errors.
 The newest materialization of an asset or partition and the newest result of a check stay, with numbers alone,
-since their pages show them. A killed removal is continued by the next: the row of a run goes last.
+since their pages show them; that of a dataset without a partition goes. A killed removal is continued by the
+next: the row of a run goes last.
 """
 
 import re
@@ -20,6 +21,7 @@ from dagster._core.events import AssetObservationData, StepMaterializationData
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetKeyTable,
+    DynamicPartitionsTable,
     SqlEventLogStorageTable,
 )
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
@@ -28,11 +30,13 @@ from dagster._serdes import deserialize_value, serialize_value
 from dagster_shared.serdes.errors import DeserializationError
 
 from pipelines.dagster_table_rewrites import rewrite_dagster_sqlite_file
+from pipelines.dataset_partitions import PARTITIONS
 
 #: Tag of runs whose texts were removed.
 STRIPPED_TAG = "recorder/texts_removed"
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _CHUNK = 50
+_DATASETS = dg.AssetKey("datasets").to_string()
 #: Ids of runs become names of files; Dagster's own are UUIDs.
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -109,7 +113,8 @@ def remove_records(
     """
     report = RecordRemovalReport()
     deadline = time.monotonic() + longest_s
-    shown = _find_runs_with_shown_records(_dagster_event_storage(instance))
+    storage = _dagster_event_storage(instance)
+    shown = _find_runs_with_latest_records(storage)
     filters = dg.RunsFilter(statuses=_FINISHED, created_before=max(remove_before, strip_before))
     run_ids = iter(list(reversed(instance.get_run_ids(filters))))
     while chunk := list(islice(run_ids, _CHUNK)):
@@ -118,7 +123,8 @@ def remove_records(
             break
         records = instance.get_run_records(dg.RunsFilter(run_ids=chunk))
         old = [record.dagster_run.run_id for record in records if _read_run_end(record) < remove_before]
-        expired = [run_id for run_id in old if run_id not in shown]
+        needed = shown | _find_runs_with_latest_partitions(storage, old)
+        expired = [run_id for run_id in old if run_id not in needed]
         report.freed_bytes += _delete_dagster_runs(instance, expired)
         report.runs += len(expired)
         for record in records:
@@ -149,23 +155,47 @@ def _read_run_end(record: dg.RunRecord) -> datetime:
     )
 
 
-def _find_runs_with_shown_records(storage: SqlEventLogStorage) -> set[str]:
-    """Return the runs whose records a page needs: newest materializations by asset and partition, checks."""
-    keys: list[dg.AssetKey] = list(storage.get_asset_keys())
-    newest = storage.get_latest_materialization_events(keys)
+def _find_runs_with_latest_records(storage: SqlEventLogStorage) -> set[str]:
+    """Return the runs with the newest materialization of an asset, or the newest result of a check."""
+    newest = storage.get_latest_materialization_events(list(storage.get_asset_keys()))
     shown = {event.run_id for event in newest.values() if event is not None}
-    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
-    ids = iter([id for key in keys for id in storage.get_latest_storage_id_by_partition(key, kind).values()])
-    events, checks = SqlEventLogStorageTable.c, AssetCheckExecutionsTable.c
+    checks = AssetCheckExecutionsTable.c
     last_checks = sqlalchemy.select(sqlalchemy.func.max(checks.id)).where(
         checks.execution_status != "PLANNED"
     )
     last_checks = last_checks.group_by(checks.asset_key, checks.check_name)
     with storage.index_connection() as connection:
-        while chunk := list(islice(ids, 500)):
-            shown |= set(connection.scalars(sqlalchemy.select(events.run_id).where(events.id.in_(chunk))))
-        shown |= set(connection.scalars(sqlalchemy.select(checks.run_id).where(checks.id.in_(last_checks))))
-    return shown
+        return shown | set(
+            connection.scalars(sqlalchemy.select(checks.run_id).where(checks.id.in_(last_checks)))
+        )
+
+
+def _find_runs_with_latest_partitions(storage: SqlEventLogStorage, run_ids: Sequence[str]) -> set[str]:
+    """Return those of some runs with the newest materialization of a partition that is not removed.
+
+    Only the partitions of these runs are looked up: there may be hundreds of thousands.
+    """
+    event, newer = SqlEventLogStorageTable.alias("event"), SqlEventLogStorageTable.alias("newer")
+    registered, kind = DynamicPartitionsTable.c, dg.DagsterEventType.ASSET_MATERIALIZATION.value
+    is_replaced = sqlalchemy.exists().where(
+        newer.c.asset_key == event.c.asset_key,
+        newer.c.dagster_event_type == kind,
+        newer.c.partition == event.c.partition,
+        newer.c.id > event.c.id,
+    )
+    is_registered = sqlalchemy.exists().where(
+        registered.partitions_def_name == str(PARTITIONS.name), registered.partition == event.c.partition
+    )
+    statement = sqlalchemy.select(event.c.run_id).where(
+        event.c.run_id.in_(run_ids),
+        event.c.dagster_event_type == kind,
+        event.c.asset_key.is_not(None),
+        event.c.partition.is_not(None),
+        ~is_replaced,
+        sqlalchemy.or_(event.c.asset_key != _DATASETS, is_registered),
+    )
+    with storage.index_connection() as connection:
+        return set(connection.scalars(statement.distinct()))
 
 
 def _delete_dagster_runs(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> int:

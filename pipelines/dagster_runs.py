@@ -4,13 +4,17 @@ Design §3.
 """
 
 import threading
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 
 import dagster as dg
+from cachetools import LRUCache
 from dagster._core.instance.ref import InstanceRef
 
 from recorder import clock
+from recorder.process_states import is_process_running
+from recorder.retries import compute_doubling_pause
 
 #: Tag whose values the run queue limits; `dagster.yaml` of running deployments has its name, which stays.
 QUEUE_TAG = "recorder/lane"
@@ -21,9 +25,19 @@ _UNFINISHED = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
-# From launch a process needs 2 s to begin, on a busy machine 20; then a moment until it holds its lease.
+# From launch a process needs 2 s to begin, then a moment until it holds its lease; on a very busy machine a
+# minute and more each. Another run may start beside one that takes longer.
 _TO_START = timedelta(seconds=60)
 _TO_TAKE_THE_LEASE = timedelta(seconds=20)
+# A run that has no process yet, and whose code server still runs, may have one later.
+_TO_HAVE_A_PROCESS = timedelta(seconds=180)
+#: A run whose process lives may end its work, or wait for a busy machine, so long.
+LONGEST_WITHOUT_LEASE_S = 600.0
+#: Runs without a lease are seen every few seconds; one that was not seen for so long held its lease.
+_SEEN_WITHIN_S = 60.0
+_MOST_SEEN = 1_000
+_CODE_SERVER_STARTED = clock.now()
+_HUNG = "The run has held no lease of its work for ten minutes."
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
 
@@ -54,11 +68,11 @@ def request_dagster_run(
 def is_dagster_run_coming_up(
     instance: dg.DagsterInstance, job_name: str, *, at_work: Collection[str] = ()
 ) -> bool:
-    """Return whether a run of this job waits in the queue or is so young that it cannot hold its lease yet.
+    """Return whether a run of this job waits in the queue or was launched less than a minute ago.
 
-    An older run that holds no lease and still counts as at work has lost its process
-    (Dagster does not watch local ones after a restart of the code server): it is marked as failed, so that
-    it does not hold its place in the queue's limits.
+    A run that holds no lease, still counts as at work and has lost its process is marked as failed, so that
+    it does not hold its place in the queue's limits: Dagster does not watch local processes after a
+    restart of the code server.
 
     Args:
         instance: Dagster instance of the deployment.
@@ -68,16 +82,28 @@ def is_dagster_run_coming_up(
     waiting = dg.RunsFilter(job_name=job_name, statuses=[dg.DagsterRunStatus.QUEUED])
     unfinished = instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=_UNFINISHED))
     without_lease = [record for record in unfinished if record.dagster_run.run_id not in at_work]
-    lost = [record for record in without_lease if _is_run_overdue(record)]
-    fail_lost_dagster_runs(instance, lost)
-    return len(lost) < len(without_lease) or instance.get_runs_count(waiting) > 0
+    is_starting = False
+    for record in without_lease:
+        if not fail_lost_dagster_run(instance, record):
+            is_starting |= timedelta(0) <= _measure_age(record) <= _TO_START
+    return is_starting or instance.get_runs_count(waiting) > 0
 
 
-def fail_lost_dagster_runs(instance: dg.DagsterInstance, records: Sequence[dg.RunRecord]) -> None:
-    """Mark runs as failed that still count as at work although the lease of their work is free."""
-    for record in records:
-        if record.dagster_run.status in _UNFINISHED:
-            instance.report_run_failed(record.dagster_run, "The run's process is gone; its lease ran out.")
+def fail_lost_dagster_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
+    """Mark a run as failed that counts as at work although its process is gone; return whether it was.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        record: a run that holds no lease of its work, or has ended.
+    """
+    reason = _find_loss(instance, record)
+    if reason is None:
+        return False
+    # It may have ended since it was listed.
+    run = instance.get_run_by_id(record.dagster_run.run_id)
+    if run is not None and run.status in _UNFINISHED:
+        instance.report_run_failed(run, reason)
+    return True
 
 
 def compute_pause_after_failed_runs(
@@ -108,16 +134,96 @@ def compute_pause_after_failed_runs(
     if not failures:
         return 0.0
     ended = records[0].end_time or records[0].update_timestamp.timestamp()
-    pause = min(longest_s, _FIRST_PAUSE_S * 2.0 ** (failures - 1))
+    pause = compute_doubling_pause(failures - 1, first=_FIRST_PAUSE_S, longest=longest_s)
     return max(0.0, ended + pause - clock.now_ms() / 1000)
 
 
-def _is_run_overdue(record: dg.RunRecord) -> bool:
-    is_launched = record.dagster_run.status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
-    patience = _TO_START if is_launched else _TO_TAKE_THE_LEASE
-    return clock.now() - record.update_timestamp > patience
+def list_unfinished_dagster_runs(
+    instance: dg.DagsterInstance, *, job_name: str | None = None, tags: Mapping[str, str] | None = None
+) -> Sequence[dg.RunRecord]:
+    """Return the runs that wait in Dagster's queue or have begun, the newest first.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        job_name: job of the runs; None takes those of all jobs.
+        tags: tags of the runs; None takes all.
+    """
+    statuses = [dg.DagsterRunStatus.QUEUED, *_UNFINISHED]
+    return instance.get_run_records(dg.RunsFilter(job_name=job_name, tags=tags, statuses=statuses))
 
 
+def is_dagster_run_cancelled(instance: dg.DagsterInstance, run_id: str) -> bool:
+    """Return whether a user cancelled a run that was interrupted; otherwise the service is stopping."""
+    run = instance.get_run_by_id(run_id)
+    return run is not None and run.status == dg.DagsterRunStatus.CANCELING
+
+
+def _find_loss(instance: dg.DagsterInstance, record: dg.RunRecord) -> str | None:
+    """Return why a run without a lease counts as lost, as a sentence; None if it does not.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        record: a run; its process is of this machine, as those of Dagster's default launcher are.
+    """
+    status, age = record.dagster_run.status, _measure_age(record)
+    if status not in _UNFINISHED or timedelta(0) <= age <= _TO_TAKE_THE_LEASE:
+        return None
+    run_id = record.dagster_run.run_id
+    without_lease_s = _seen.measure_time_without_lease(run_id)
+    process_id = _read_process_id(instance, run_id)
+    if process_id is not None:
+        if not is_process_running(process_id):
+            return "The run's process is gone."
+        return _HUNG if without_lease_s > LONGEST_WITHOUT_LEASE_S else None
+    is_launched = status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
+    if not is_launched:
+        patience = _TO_TAKE_THE_LEASE
+    elif record.update_timestamp < _CODE_SERVER_STARTED:
+        patience = _TO_START
+    else:
+        patience = _TO_HAVE_A_PROCESS
+    # After a clock was set back the age is negative.
+    waited = age if age >= timedelta(0) else timedelta(seconds=without_lease_s)
+    return "The run has no process." if waited > patience else None
+
+
+def _measure_age(record: dg.RunRecord) -> timedelta:
+    """Return the time since the status of a run changed; it is negative after a clock was set back."""
+    return clock.now() - record.update_timestamp
+
+
+def _read_process_id(instance: dg.DagsterInstance, run_id: str) -> int | None:
+    """Return the id of the process that Dagster started for a run; None if no event names one yet."""
+    kind = dg.DagsterEventType.ENGINE_EVENT
+    for record in instance.get_records_for_run(run_id, of_type=kind, limit=20, ascending=False).records:
+        event = record.event_log_entry.get_dagster_event()
+        value = event.engine_event_data.metadata.get("pid")
+        if value is not None:
+            return int(str(value.value))
+    return None
+
+
+class _RunsWithoutLease:
+    """Times at which this code server saw runs without a lease, by the monotonic clock."""
+
+    def __init__(self) -> None:
+        """Begin without runs."""
+        self._lock = threading.Lock()
+        #: First and last time of each run.
+        self._times: LRUCache[str, tuple[float, float]] = LRUCache(maxsize=_MOST_SEEN)
+
+    def measure_time_without_lease(self, run_id: str) -> float:
+        """Return the seconds since a run was first seen without a lease, and note that it is now."""
+        now = time.monotonic()
+        with self._lock:
+            first, last = self._times.get(run_id, (now, now))
+            if now - last > _SEEN_WITHIN_S:
+                first = now
+            self._times[run_id] = first, now
+        return now - first
+
+
+_seen = _RunsWithoutLease()
 _lock = threading.Lock()
 _opened: tuple[InstanceRef, dg.DagsterInstance] | None = None
 

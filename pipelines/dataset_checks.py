@@ -11,7 +11,7 @@ from pipelines.resources import RecorderResource
 from recorder.errors import NotFound
 from recorder.exports.destinations import open_destination
 from recorder.models.export import ExportRow
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 
@@ -112,8 +112,9 @@ def check_dataset_against_lake(runtime: Runtime, row: ExportRow) -> dg.AssetChec
             "sessions": report.sessions,
             "rows": dg.MetadataValue.json(report.rows),
             "hashed": (
-                f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, in "
-                f"{report.files_hashed} of {counted(report.files, 'file')}, drawn with the seed {report.seed}"
+                f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, "
+                f"in {report.files_hashed} of {format_count(report.files, 'file')}, "
+                f"drawn with the seed {report.seed}"
             ),
             "problems": _format_dataset_problems(report.problems),
         },

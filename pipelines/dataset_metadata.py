@@ -12,6 +12,7 @@ import dagster as dg
 import polars as pl
 
 from recorder.datasets.formats import SPLITS
+from recorder.errors.panics import convert_panics
 from recorder.exports.card import COLUMNS, escape_markdown_text
 from recorder.exports.destinations import open_destination, resolve_export_location
 from recorder.exports.executor import ShardExecutor
@@ -91,7 +92,8 @@ def _read_dataset_summary(
 ) -> DatasetSummary | None:
     paths = [shard["path"] for shard in manifest["shards"] if shard["kind"] != "frames"]
     try:
-        return summarize_dataset(open_destination(row, settings), paths, format=manifest["format"])
+        with convert_panics():
+            return summarize_dataset(open_destination(row, settings), paths, format=manifest["format"])
     except Exception as error:  # a damaged file can fail in any library; the checks say what is wrong
         log.warning("files of export %s cannot be summed up: %r", row.id, error)
         return None

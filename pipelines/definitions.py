@@ -9,6 +9,7 @@ with paused_garbage_collection():
     from pipelines import (
         dagster_record_job,
         drift,
+        export_queue,
         exports,
         lake,
         live_replays,
@@ -25,6 +26,7 @@ defs = dg.Definitions.merge(
     memory.defs,
     drift.defs,
     exports.defs,
+    export_queue.defs,
     replays.defs,
     live_replays.defs,
     retention.defs,

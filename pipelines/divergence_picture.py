@@ -11,7 +11,7 @@ from recorder.models.replay import ReplayRow
 from recorder.recording.item_reads import find_image
 from recorder.recording.sessions import find_session
 from recorder.replay_service.recordings.thumbnails import ThumbnailProcess
-from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
+from recorder.replay_service.requests.replay_and_recovery_rows import make_undeleted_session_conditions
 from recorder.runtime import Runtime
 
 log = logging.getLogger("recorder.replays")
@@ -26,7 +26,7 @@ def make_divergence_metadata(runtime: Runtime, replay_id: str | None) -> dict[st
         return {}
     with runtime.database.transaction(write=False) as db:
         row = db.exec(
-            select(ReplayRow).where(ReplayRow.id == replay_id, *make_undeleted_replay_conditions(ReplayRow))
+            select(ReplayRow).where(ReplayRow.id == replay_id, *make_undeleted_session_conditions(ReplayRow))
         ).one_or_none()
     if row is None or row.divergence is None:
         return {}

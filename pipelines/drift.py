@@ -14,6 +14,7 @@ from pipelines.resources import RecorderResource
 from pipelines.workflow_partitions import ONE_RUN, WORKFLOWS, log_workflow_partition, select_partition_scopes
 from recorder import clock
 from recorder.memory.drift.monitor import (
+    RULES,
     DriftCheck,
     LastCheck,
     check_drift,
@@ -50,18 +51,18 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
     for scope in due:
         name = f"{scope.workspace_id} {scope.mode} {scope.workflow}"
         try:
-            look = check_drift(database, scope)
+            drift_check = check_drift(database, scope)
         except Exception:
             # A graph that cannot be checked stops no other. The traceback is in the text:
             # Dagster's event log, which its pages show, keeps no other part of a message.
             context.log.error(f"{name}: the check failed\n{traceback.format_exc()}")
             failed.append(name)
             continue
-        if look is not None:
-            checks.append(look)
+        if drift_check is not None:
+            checks.append(drift_check)
             if not context.has_partition_key:
-                log_workflow_partition(context, scope, _make_drift_metadata([look]))
-            for type, data in look.alarms:
+                log_workflow_partition(context, scope, _make_drift_metadata([drift_check]))
+            for type, data in drift_check.alarms:
                 message = f"{type}: {data['window']['explanation']}"
                 context.log.warning(f"{name}: {message}")
     if failed:
@@ -75,7 +76,7 @@ def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) 
 
 
 def _is_drift_partition_run(context: dg.AssetExecutionContext) -> bool:
-    """Return whether the run is one of partitions; what it materializes is then the page of each."""
+    """Return whether the run was started for partitions; its metadata are then shown on the page of each."""
     return bool(context.has_partition_key or context.has_partition_key_range)
 
 
@@ -103,22 +104,40 @@ def _describe_last_drift_checks(checked: list[LastCheck]) -> str:
 
 
 def _make_drift_metadata(checks: list[DriftCheck]) -> dict[str, dg.MetadataValue]:
-    alarms = [(look, type, data) for look in checks for type, data in look.alarms]
+    alarms = [(drift_check, type, data) for drift_check in checks for type, data in drift_check.alarms]
     return {
         "workflows": dg.MetadataValue.int(len(checks)),
-        "sessions": dg.MetadataValue.int(sum(look.sessions for look in checks)),
+        "sessions": dg.MetadataValue.int(sum(drift_check.sessions for drift_check in checks)),
         "alarms": dg.MetadataValue.int(len(alarms)),
-        "looked_at": dg.MetadataValue.table([_make_drift_record(look) for look in checks], schema=_GRAPHS),
-        "watched": dg.MetadataValue.md(_format_drift_watch_table(checks)),
-        "reported": dg.MetadataValue.md(
-            "\n".join(
-                f"- **{look.scope.workflow}** ({look.scope.workspace_id} {look.scope.mode}) `{type}`: "
-                f"{data['window']['explanation']}"
-                for look, type, data in alarms
-            )
-            or "Nothing changed."
+        "looked_at": dg.MetadataValue.table(
+            [_make_drift_record(drift_check) for drift_check in checks], schema=_GRAPHS
         ),
+        "watched": dg.MetadataValue.md(_format_drift_watch_table(checks)),
+        "reported": dg.MetadataValue.md(_describe_drift_results(checks)),
     }
+
+
+def _describe_drift_results(checks: list[DriftCheck]) -> str:
+    """List the alarms, then the graphs with too few sessions for a baseline, which were not judged."""
+    lines = [
+        f"- {_format_drift_scope(drift_check.scope)} `{type}`: {data['window']['explanation']}"
+        for drift_check in checks
+        for type, data in drift_check.alarms
+    ]
+    few = [drift_check.scope for drift_check in checks if not drift_check.baseline]
+    if not lines and len(few) < max(1, len(checks)):
+        lines.append("Nothing changed.\n")
+    lines += [
+        f"- {_format_drift_scope(scope)} Not judged: fewer than {RULES.least_baseline} sessions."
+        for scope in few[:_SUBJECTS_SHOWN]
+    ]
+    if len(few) > _SUBJECTS_SHOWN:
+        lines.append(f"- … and {len(few) - _SUBJECTS_SHOWN} more that were not judged")
+    return "\n".join(lines)
+
+
+def _format_drift_scope(scope: GraphScope) -> str:
+    return f"**{scope.workflow}** ({scope.workspace_id} {scope.mode})"
 
 
 _GRAPHS = dg.TableSchema(
@@ -129,18 +148,18 @@ _GRAPHS = dg.TableSchema(
 )
 
 
-def _make_drift_record(look: DriftCheck) -> dg.TableRecord:
-    gone = sum(type == PATH_DISAPPEARED for type, _ in look.alarms)
+def _make_drift_record(drift_check: DriftCheck) -> dg.TableRecord:
+    gone = sum(type == PATH_DISAPPEARED for type, _ in drift_check.alarms)
     return dg.TableRecord(
         {
-            "workspace_id": look.scope.workspace_id,
-            "mode": look.scope.mode,
-            "workflow": look.scope.workflow,
-            "sessions": look.sessions,
-            "baseline": look.baseline,
-            "watched": len(look.watched),
+            "workspace_id": drift_check.scope.workspace_id,
+            "mode": drift_check.scope.mode,
+            "workflow": drift_check.scope.workflow,
+            "sessions": drift_check.sessions,
+            "baseline": drift_check.baseline,
+            "watched": len(drift_check.watched),
             "fell": gone,
-            "grew": len(look.alarms) - gone,
+            "grew": len(drift_check.alarms) - gone,
         }
     )
 
@@ -148,7 +167,9 @@ def _make_drift_record(look: DriftCheck) -> dg.TableRecord:
 def _format_drift_watch_table(checks: list[DriftCheck]) -> str:
     """Return the watched subjects as a table, those that are missing for longest first."""
     watched = [
-        (subject.misses / subject.needed, look, subject) for look in checks for subject in look.watched
+        (subject.misses / subject.needed, drift_check, subject)
+        for drift_check in checks
+        for subject in drift_check.watched
     ]
     watched.sort(key=lambda item: (-item[0], item[1].scope.workflow, item[2].subject_id))
     lines = [
@@ -156,9 +177,9 @@ def _format_drift_watch_table(checks: list[DriftCheck]) -> str:
         "|---|---|---|--:|--:|--:|",
     ]
     lines += [
-        f"| {look.scope.workflow} | {subject.kind} | `{subject.subject_id}` | {subject.frequency:.1%} | "
-        f"{subject.misses} | {subject.needed} |"
-        for _, look, subject in watched[:_SUBJECTS_SHOWN]
+        f"| {drift_check.scope.workflow} | {subject.kind} | `{subject.subject_id}` | "
+        f"{subject.frequency:.1%} | {subject.misses} | {subject.needed} |"
+        for _, drift_check, subject in watched[:_SUBJECTS_SHOWN]
     ]
     if len(watched) > _SUBJECTS_SHOWN:
         lines.append(f"\n… and {len(watched) - _SUBJECTS_SHOWN} more")

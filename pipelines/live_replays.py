@@ -9,30 +9,33 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from pipelines.dagster_runs import QUEUE_TAG, compute_pause_after_failed_runs, dagster_instance_of
+from pipelines.dagster_runs import (
+    QUEUE_TAG,
+    compute_pause_after_failed_runs,
+    dagster_instance_of,
+    fail_lost_dagster_run,
+    list_unfinished_dagster_runs,
+)
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
 from recorder.live.claimed_replay import (
     claim_live_replay,
-    end_lost_replays,
+    end_lost_live_replays,
+    list_leased_live_replays,
     list_waiting_live_replays,
     run_claimed_replay,
 )
+from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
+from recorder.rotation import compute_workspace_share
+from recorder.runtime import Runtime
 
 REPLAY_TAG = "recorder/replay"
 WORKSPACE_TAG = "recorder/workspace"
 _LOOKED_AT = 1_000
 #: Earlier runs by which workspaces take turns.
 _LAST_RUNS = 100
-_UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 
 class LiveReplayConfig(dg.Config):
@@ -53,11 +56,12 @@ def live_replays(
     """Do a live replay in a browser of its own, unless another process claimed it."""
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
-        claimed = claim_live_replay(db, context.run.run_id, replay_id=config.replay_id)
+        claimed = claim_live_replay(db, context.run.run_id, [config.replay_id])
     if claimed is None:
         context.log.info(f"Replay {config.replay_id} does not wait any more; nothing to do.")
         return dg.MaterializeResult(metadata={"dagster/row_count": 0})
-    run_claimed_replay(runtime, *claimed)
+    with LiveReplayPlanner() as planner:
+        run_claimed_replay(runtime, *claimed, planner)
     with runtime.database.transaction(write=False) as db:
         row = db.get(ReplayRow, config.replay_id)
     status = "removed" if row is None else row.status
@@ -80,7 +84,7 @@ replay_live = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=replay_live, minimum_interval_seconds=2, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(job=replay_live, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def queued_live_replays(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Start a run for each live replay that waits while no replay worker runs, within the places."""
     return request_live_replay_runs(lambda: dagster_instance_of(context), RecorderResource())
@@ -91,15 +95,15 @@ def request_live_replay_runs(
 ) -> dg.SensorResult | dg.SkipReason:
     """Return the requests for runs; Dagster's instance is opened only if a replay waits."""
     runtime = recorder.runtime
-    with runtime.database.transaction(write=True) as db:
-        end_lost_replays(db)
+    end_lost_live_replays(runtime.database)
+    with runtime.database.transaction(write=False) as db:
         if has_replay_worker(db):
             return dg.SkipReason("A replay worker runs.")
         waiting = list_waiting_live_replays(db, each=runtime.settings.live.places, limit=_LOOKED_AT)
     if not waiting:
         return dg.SkipReason("No live replay waits.")
     instance = open_instance()
-    records = instance.get_run_records(dg.RunsFilter(job_name=replay_live.name, statuses=_UNFINISHED))
+    records = _list_runs_at_work(instance, runtime)
     tags = [record.dagster_run.tags for record in records]
     requested = {tag.get(REPLAY_TAG) for tag in tags}
     per_workspace = Counter(tag.get(WORKSPACE_TAG) for tag in tags)
@@ -109,7 +113,7 @@ def request_live_replay_runs(
     for row in _order_live_replays_by_turn(instance, waiting):
         if len(records) + len(requests) >= places:
             break
-        if row.id in requested or per_workspace[row.workspace_id] >= max(1, places // 2):
+        if row.id in requested or per_workspace[row.workspace_id] >= compute_workspace_share(places):
             continue
         if row.workspace_id not in pauses:
             # Runs of one workspace that fail hold up no other one.
@@ -130,6 +134,20 @@ def request_live_replay_runs(
         least = min(pause for pause in pauses.values() if pause)
         return dg.SkipReason(f"The last runs failed; the next one starts in {least:.0f} s.")
     return dg.SensorResult(run_requests=requests)
+
+
+def _list_runs_at_work(instance: dg.DagsterInstance, runtime: Runtime) -> list[dg.RunRecord]:
+    """Return the unfinished runs; mark those as failed whose processes are gone: they would keep places."""
+    records = list_unfinished_dagster_runs(instance, job_name=replay_live.name)
+    with runtime.database.transaction(write=False) as db:
+        leased = list_leased_live_replays(
+            db, [record.dagster_run.tags.get(REPLAY_TAG, "") for record in records]
+        )
+    return [
+        record
+        for record in records
+        if record.dagster_run.tags.get(REPLAY_TAG) in leased or not fail_lost_dagster_run(instance, record)
+    ]
 
 
 def _order_live_replays_by_turn(

@@ -4,6 +4,7 @@ Sealing adds sessions to graphs as they come (`pipelines.sealing`); a rebuild ar
 takes all graphs: their number is that of workflows, and a run for each would cost seconds to start.
 """
 
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
 
@@ -24,6 +25,7 @@ from recorder.tenant import GraphScope
 _GROUP = "memory"
 #: Wrong sessions, traces or paths that a check names.
 _NAMED = 20
+_Metadata = dict[str, dg.MetadataValue]
 
 
 class RebuildConfig(dg.Config):
@@ -53,35 +55,55 @@ class RebuildConfig(dg.Config):
 def rebuilt_memory_graphs(
     context: dg.AssetExecutionContext, config: RebuildConfig, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
-    """Rebuild graphs, one after the other; each is its own transaction."""
+    """Rebuild graphs, one after the other, each in its own transaction; one that fails stops no other."""
     runtime = recorder.runtime
-    records, pages = [], []
-    for scope in select_partition_scopes(context, runtime):
-        indexed = index_missing_sessions(runtime, scope)
-        report = rebuild_graph(runtime.database, scope, config.kind)
-        if report is None:
-            context.log.warning(
-                f"{scope.workflow} of {scope.workspace_id} is too busy; left for another night."
-            )
-            pages.append(read_graph_metadata(runtime, scope))
-        if report is None or not report.sessions:
+    records: list[dg.TableRecord] = []
+    pages: list[_Metadata] = []
+    failed: list[str] = []
+    scopes = select_partition_scopes(context, runtime)
+    for scope in scopes:
+        try:
+            page, record = _rebuild_and_describe(context, runtime, scope, config.kind)
+        except Exception:
+            # The traceback is in the text: Dagster's event log keeps no other part of a message.
+            name = f"{scope.workspace_id} {scope.mode} {scope.workflow}"
+            context.log.error(f"{name}: the rebuild failed\n{traceback.format_exc()}")
+            failed.append(name)
             continue
-        context.log.info(
-            f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_rebuild_report(report)}"
+        pages += [] if page is None else [page]
+        records += [] if record is None else [record]
+    metadata: _Metadata = {
+        # The run of one partition is its page: it shows the graph also where nothing changed.
+        **(pages[0] if len(pages) == 1 and context.has_partition_key else {}),
+        "graphs": dg.MetadataValue.int(len(records)),
+        "changed": dg.MetadataValue.int(sum(bool(record.data["changed"]) for record in records)),
+        "rebuilt": dg.MetadataValue.table(records, schema=_SCHEMA),
+    }
+    if failed:
+        raise dg.Failure(
+            f"{len(failed)} of {len(scopes)} graphs could not be rebuilt: {', '.join(failed)}",
+            metadata=metadata,
         )
-        pages.append(_make_rebuild_metadata(runtime, scope, report, indexed))
-        log_workflow_partition(context, scope, pages[-1])
-        records.append(dg.TableRecord({**scope_columns(scope), **asdict(report), "found": indexed}))
-    # The run of one partition is its page: it shows the graph also where nothing changed.
-    page = pages[0] if len(pages) == 1 and context.has_partition_key else {}
-    return dg.MaterializeResult(
-        metadata={
-            **page,
-            "graphs": len(records),
-            "changed": sum(bool(record.data["changed"]) for record in records),
-            "rebuilt": dg.MetadataValue.table(records, schema=_SCHEMA),
-        }
+    return dg.MaterializeResult(metadata=metadata)
+
+
+def _rebuild_and_describe(
+    context: dg.AssetExecutionContext, runtime: Runtime, scope: GraphScope, kind: RebuildKind
+) -> tuple[_Metadata | None, dg.TableRecord | None]:
+    """Rebuild one graph; return its metadata and its record, as far as there is something to show."""
+    indexed = index_missing_sessions(runtime, scope)
+    report = rebuild_graph(runtime.database, scope, kind)
+    if report is None:
+        context.log.warning(f"{scope.workflow} of {scope.workspace_id} is too busy; left for another night.")
+        return read_graph_metadata(runtime, scope), None
+    if not report.sessions:
+        return None, None
+    context.log.info(
+        f"{scope.workflow} of {scope.workspace_id} ({scope.mode}): {_format_rebuild_report(report)}"
     )
+    page = _make_rebuild_metadata(runtime, scope, report, indexed)
+    log_workflow_partition(context, scope, page)
+    return page, dg.TableRecord({**scope_columns(scope), **asdict(report), "found": indexed})
 
 
 _TEXTS = ("workspace_id", "mode", "workflow", "kind")

@@ -1,4 +1,4 @@
-"""Replays in Dagster: a drain run for dry ones and for replayability, and what became of them. Design §2.
+"""Replays in Dagster: the drain run of dry ones and of replayability, and what became of them. Design §2.
 
 A Dagster run starts in seconds and a dry replay takes milliseconds: one run replays whatever waits, and ends
 when nothing has waited for some seconds. docs/decisions/0006-drain-run.md.
@@ -15,11 +15,11 @@ from pipelines.dagster_runs import dagster_instance_of, request_dagster_run
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
 from pipelines.sealing_drain import defer_interrupts
-from recorder.replay_service.drain_run import ReplayDrainRun
 from recorder.replay_service.due_replays import LEASE, has_due_replays
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.replay_service.replayability.replayability_queue import has_queued_replayability
 from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
-from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
+from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 
 _POLL_S = 0.1
 
@@ -37,7 +37,10 @@ class ReplaysConfig(dg.Config):
 
 @dg.asset(
     name="replays",
-    description="One row per ended replay of a sealed session: matched, diverged or failed.",
+    description=(
+        "Ended replays of sealed sessions (matched, diverged or failed), ended recoveries, and computed "
+        "values of replayability."
+    ),
     group_name="replays",
     kinds={"python"},
 )

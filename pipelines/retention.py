@@ -7,7 +7,7 @@ another one once its lease is over.
 """
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -20,15 +20,17 @@ from pipelines.resources import RecorderResource
 from pipelines.sealing_drain import defer_interrupts
 from recorder import clock
 from recorder.audit.verify import ChainHead
-from recorder.governance import erasures, retention, table_rewrites
-from recorder.governance.purging.due_steps import DueStepReport
+from recorder.governance import erasure_runs, retention, table_rewrites
 from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time
+from recorder.governance.purging.step_report import DueStepReport
 from recorder.governance.requested_removals import run_removals
 from recorder.runtime import Runtime
 from recorder.storage.leases import is_lease_held
 
 _GROUP = "retention"
 _LONGEST_PAUSE_S = 60.0
+#: A run of purges ends after this, also where some are due without end: erasures end with the run.
+_LONGEST_RUN_S = 300.0
 
 
 @dg.asset(
@@ -37,7 +39,7 @@ _LONGEST_PAUSE_S = 60.0
     description=(
         "What was due at the last run of retention, one row per workspace and kind: sessions past their "
         "days, which are hidden here and purged after; sessions whose frames were archived; audit entries, "
-        "kept answers, deliveries, exports."
+        "stored answers, deliveries, exports."
     ),
 )
 def expired_records(
@@ -91,19 +93,22 @@ def _sum_retention_counts_of_kind(report: retention.RetentionReport, kind: str) 
     deps=[expired_records],
     description=(
         "Sessions that were removed from every store, one row per session: id, cause and time, kept as long "
-        "as the audit log. Those of erasures leave no row."
+        "as the audit log. Those of erasures leave no row. A run that ended no purge and no erasure is an "
+        "observation."
     ),
+    output_required=False,
 )
 def purged_sessions(
     context: dg.AssetExecutionContext, recorder: RecorderResource
-) -> dg.MaterializeResult[None]:
-    """Work on open purges until the next step is minutes away."""
+) -> Iterator[dg.MaterializeResult[None]]:
+    """Work on open purges for some minutes, or until the next step is minutes away."""
     is_interrupted = threading.Event()
     with defer_interrupts(is_interrupted.set):
         removals = run_removals(
             recorder.runtime,
             context.run.run_id,
             patience_s=recorder.purge_patience_s,
+            longest_s=_LONGEST_RUN_S,
             is_stopping=is_interrupted.is_set,
             remove_texts=partial(
                 remove_dagster_texts, recorder.runtime, context.instance, context.run.run_id
@@ -115,7 +120,11 @@ def purged_sessions(
     if removals.error is not None:
         # A failed run is followed by longer and longer pauses.
         raise dg.Failure("An erasure failed and is tried again; see the log.", metadata) from removals.error
-    return dg.MaterializeResult(metadata=metadata)
+    if metadata["sessions"] or metadata["erasures"] or metadata["failed_steps"]:
+        yield dg.MaterializeResult(metadata=metadata)
+    else:
+        # The figures of the last run that ended a purge stay on the asset's page.
+        context.log_event(dg.AssetObservation(context.asset_key, metadata=metadata))
 
 
 def _describe_purges(report: DueStepReport) -> dict[str, Any]:
@@ -157,7 +166,7 @@ def rewritten_tables(
 remove_expired = dg.define_asset_job(
     "remove_expired",
     selection=dg.AssetSelection.assets(expired_records),
-    description="Removes what has had its days; the sessions among it are purged by purge_sessions.",
+    description="Removes data whose retention period has ended; its sessions are purged by purge_sessions.",
     executor_def=dg.in_process_executor,
 )
 purge_sessions = dg.define_asset_job(
@@ -220,7 +229,7 @@ def read_purge_sensor_state(runtime: Runtime) -> str:
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)
         is_due = due_at is not None and due_at <= clock.now()
-        if not is_due and not erasures.has_unfinished_erasures(db):
+        if not is_due and not erasure_runs.has_unfinished_erasures(db):
             return "no step is due"
         if is_lease_held(db, PURGE_LEASE, now_ms=clock.now_ms()):
             return "a run is at work"

@@ -1,7 +1,8 @@
 """Sealing in Dagster: the assets, the drain job and the sensor that starts it. Spec §4.1, design §3.
 
 Dagster evaluates sensors every five seconds and needs two more to start a run, so a run per session cannot
-seal within a second. One run stays and drains what stops (a drain run); it ends after minutes of idleness.
+seal within a second. One run stays and drains what stops (a sealing drain run); it ends after minutes of
+idleness.
 """
 
 import signal
@@ -12,11 +13,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import dagster as dg
 from pydantic import Field
 
-from pipelines.dagster_runs import QUEUE_TAG, dagster_instance_of, request_dagster_run
+from pipelines.dagster_runs import (
+    QUEUE_TAG,
+    dagster_instance_of,
+    is_dagster_run_cancelled,
+    request_dagster_run,
+)
 from pipelines.memory_metadata import read_graph_metadata
 from pipelines.resources import RecorderResource
-from pipelines.sealing_drain import DrainLoop, defer_interrupts
-from pipelines.sealing_report import describe_drain_progress, describe_drain_run
+from pipelines.sealing_drain import SealingDrainLoop, defer_interrupts
+from pipelines.sealing_report import describe_sealing_progress, describe_sealing_run
 from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.runtime import Runtime
 from recorder.sealing import (
@@ -28,7 +34,7 @@ from recorder.sealing import (
 )
 from recorder.sealing.cleanup import count_rows_by_tenant
 from recorder.storage.database import Database
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.tenant import GraphScope
 
 _GROUP = "sealing"
@@ -40,12 +46,12 @@ _WATCH_POLL_S = 0.5
 _WATCH_POLL_BUSY_S = 2.0
 _LONGEST_PAUSE_S = 30.0
 _GRAPHS = "memory_graphs"
-#: Sessions of a graph up to which a drain run loads it for its picture; rebuilds draw the larger ones.
+#: Sessions of a graph up to which a sealing drain run loads it for its picture; rebuilds draw larger ones.
 _DRAWN_SESSIONS = 20_000
 
 
-class DrainConfig(dg.Config):
-    """Duration of a drain run, and how often it draws a graph."""
+class SealingDrainConfig(dg.Config):
+    """Duration of a sealing drain run, and how often it draws a graph."""
 
     idle_seconds: float = Field(
         default=300, ge=0, description="End after so many seconds in which no session stopped."
@@ -61,7 +67,7 @@ class DrainConfig(dg.Config):
     )
 
 
-def _describe_sealing_asset_columns(kind: Kind) -> dict[str, dg.TableSchema]:
+def _describe_sealing_asset_columns(kind: LakeKind) -> dict[str, dg.TableSchema]:
     columns = [
         dg.TableColumn(
             field.name, str(field.type), constraints=dg.TableColumnConstraints(nullable=field.nullable)
@@ -111,7 +117,7 @@ _SPECS = [
         skippable=True,
         deps=["session_events", "session_frames"],
         description=(
-            "One graph per workspace, mode and workflow: states, the steps between them and the paths that "
+            "One graph per workspace, mode and workflow: nodes, the edges between them and the paths that "
             "sessions took. Versioned; readers pin a version."
         ),
     ),
@@ -120,7 +126,7 @@ _SPECS = [
 
 @dg.multi_asset(specs=_SPECS, name="seal")
 def sealing(
-    context: dg.AssetExecutionContext, config: DrainConfig, recorder: RecorderResource
+    context: dg.AssetExecutionContext, config: SealingDrainConfig, recorder: RecorderResource
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Seal stopped sessions, and those that stop while the run lasts."""
     sealed: list[SealedBatch] = []
@@ -129,7 +135,7 @@ def sealing(
         if sealer is None:
             context.log.info("Enough runs are sealing; nothing to do.")
             return
-        drain = DrainLoop(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
+        drain = SealingDrainLoop(sealer, idle_seconds=config.idle_seconds, max_seconds=config.max_seconds)
         # Reports are written beside the sealing: each takes a dozen ms that the next session would wait.
         with defer_interrupts(drain.stop), ThreadPoolExecutor(1) as reporter:
             reports = SealingAssetLog(context, recorder.runtime, picture_every_s=config.picture_seconds)
@@ -141,16 +147,16 @@ def sealing(
     context.log.info(
         f"Ended ({drain.ending}) with {sum(batch.sessions for batch in sealed)} sessions sealed."
     )
-    if drain.ending == "interrupted" and _is_sealing_run_cancelled(context):
+    if drain.ending == "interrupted" and is_dagster_run_cancelled(context.instance, context.run.run_id):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
-    for asset, metadata in describe_drain_run(sealed, drain.ending):
+    for asset, metadata in describe_sealing_run(sealed, drain.ending):
         picture = reports.describe_graph_of(sealed[-1]) if asset == _GRAPHS else {}
         yield dg.MaterializeResult(asset_key=asset, metadata={**picture, **metadata})
 
 
 class SealingAssetLog:
-    """Reports of a drain run in Dagster's event log, used from one thread."""
+    """Reports of a sealing drain run in Dagster's event log, used from one thread."""
 
     def __init__(
         self, context: dg.AssetExecutionContext, runtime: Runtime, *, picture_every_s: float
@@ -178,7 +184,7 @@ class SealingAssetLog:
         new = {scope for batch in batches for scope in batch.scopes} - self._registered
         register_workflow_partitions(self._context.instance, sorted(new, key=partition_key))
         self._registered |= new
-        for asset, metadata in describe_drain_progress(batches):
+        for asset, metadata in describe_sealing_progress(batches):
             if asset != _GRAPHS:
                 self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
             elif not is_due:
@@ -186,7 +192,7 @@ class SealingAssetLog:
 
     def _log_picture(self) -> None:
         """Log the graphs' asset as materialized, with the last graph and the counts since the one before."""
-        metadata = dict(describe_drain_progress(self._undrawn))[_GRAPHS]
+        metadata = dict(describe_sealing_progress(self._undrawn))[_GRAPHS]
         picture = self.describe_graph_of(self._undrawn[-1])
         self._context.log_event(dg.AssetMaterialization(_GRAPHS, metadata={**picture, **metadata}))
         self._undrawn.clear()
@@ -197,12 +203,6 @@ class SealingAssetLog:
         scope = batch.scopes[0]
         name = dg.MetadataValue.text(partition_key(scope))
         return {"workflow": name, **read_graph_metadata(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
-
-
-def _is_sealing_run_cancelled(context: dg.AssetExecutionContext) -> bool:
-    """Return whether a user cancelled the run; otherwise the service is stopping."""
-    run = context.instance.get_run_by_id(context.run.run_id)
-    return run is not None and run.status == dg.DagsterRunStatus.CANCELING
 
 
 seal_stopped_sessions = dg.define_asset_job(
@@ -218,16 +218,16 @@ seal_stopped_sessions = dg.define_asset_job(
     job=seal_stopped_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
 )
 def stopped_sessions(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Start a drain run when sessions wait that the runs at work do not get to."""
+    """Start a sealing drain run when sessions wait that the runs at work do not get to."""
     return request_sealing_drain_run(lambda: dagster_instance_of(context), RecorderResource())
 
 
 def request_sealing_drain_run(
     open_instance: Callable[[], dg.DagsterInstance], recorder: RecorderResource
 ) -> dg.RunRequest | dg.SkipReason:
-    """Return the request for a drain run if one is needed; Dagster's instance is opened only then."""
+    """Return the request for a sealing drain run if one is needed; Dagster's instance is opened only then."""
     runtime = recorder.runtime
-    state = poll_lanes_for_drain_run(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
+    state = poll_lanes_for_sealing_run(runtime.database, runs=runtime.settings.seal_runs, seconds=_WATCH_S)
     if state != "work waits":
         return dg.SkipReason(f"Nothing to start: {state}.")
     with runtime.database.transaction(write=False) as db:
@@ -236,7 +236,7 @@ def request_sealing_drain_run(
     return request_dagster_run(open_instance(), job_name, at_work=at_work, longest_pause_s=_LONGEST_PAUSE_S)
 
 
-def poll_lanes_for_drain_run(
+def poll_lanes_for_sealing_run(
     database: Database, *, runs: int, seconds: float, busy_after_s: float = 0.5
 ) -> str:
     """Poll until there is work for a new run, or the time is up; return the state as text.

@@ -1,4 +1,4 @@
-"""Loop of a drain run: seals batch after batch until no session has stopped for some minutes. Design §3."""
+"""Loop of a sealing drain run: seals batches until no session has stopped for some minutes. Design §3."""
 
 import logging
 import signal
@@ -16,7 +16,7 @@ from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.sealing")
 
-Ending = Literal["idle", "time is up", "interrupted", "place taken"]
+SealingDrainEnding = Literal["idle", "time is up", "interrupted", "place taken"]
 
 _POLL_S = 0.025
 # A run without work for some time looks less often: 0.5 % of a core instead of 8 %.
@@ -30,7 +30,7 @@ _TIDY_AFTER_IDLE_S = 1.0
 _FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
 
 
-class DrainLoop:
+class SealingDrainLoop:
     """Seals with a sealer that has a place, and reports now and then what it has sealed."""
 
     def __init__(self, sealer: Sealer, *, idle_seconds: float, max_seconds: float) -> None:
@@ -39,7 +39,7 @@ class DrainLoop:
         self._max_seconds = max_seconds
         self._store_pause_s = _FIRST_STORE_PAUSE_S
         #: Why the loop ended.
-        self.ending: Ending = "idle"
+        self.ending: SealingDrainEnding = "idle"
 
     def stop(self) -> None:
         """End after the portion at hand."""
@@ -56,7 +56,7 @@ class DrainLoop:
         began = worked = time.monotonic()
         reported, tidied = began - 1.0, began - _TIDY_EVERY_S
         batches: list[SealedBatch] = []
-        tidying: Future[None] | None = None
+        tidying: Future[bool] | None = None
         with ThreadPoolExecutor(1, thread_name_prefix="maintenance") as maintenance:
             while not self._is_over(began, worked):
                 batch = self._seal()
@@ -68,12 +68,16 @@ class DrainLoop:
                     yield batches
                     batches, reported = [], time.monotonic()
                 is_idle = batch is None and now - worked >= _TIDY_AFTER_IDLE_S
-                due = _TIDY_EVERY_S if is_idle else _TIDY_UNDER_LOAD_EVERY_S
-                if now - tidied >= due and (tidying is None or tidying.done()):
+                pause_s = _TIDY_EVERY_S if is_idle else _TIDY_UNDER_LOAD_EVERY_S
+                if tidying is not None and tidying.done() and tidying.result():
+                    pause_s = 0.0
+                if now - tidied >= pause_s and (tidying is None or tidying.done()):
                     tidying = maintenance.submit(self._maintain)
                     tidied = time.monotonic()
                 if batch is None:
-                    self._sealer.stopping.wait(choose_drain_pause(self._sealer.search_s, idle_s=now - worked))
+                    self._sealer.stopping.wait(
+                        choose_sealing_pause(self._sealer.search_s, idle_s=now - worked)
+                    )
         if batches:
             yield batches
 
@@ -97,11 +101,13 @@ class DrainLoop:
         self._store_pause_s = _FIRST_STORE_PAUSE_S
         return batch
 
-    def _maintain(self) -> None:
+    def _maintain(self) -> bool:
+        """Clean up; return True if hot rows are left that can be swept at once."""
         try:
-            self._sealer.maintain()
+            return self._sealer.maintain().is_sweep_cut
         except Exception:  # whatever fails here must not end the run; it is tried again
             log.exception("maintenance of the lake failed")
+            return False
 
     def _is_over(self, began: float, worked: float) -> bool:
         now = time.monotonic()
@@ -114,7 +120,7 @@ class DrainLoop:
         return True
 
 
-def choose_drain_pause(search_s: float, *, idle_s: float) -> float:
+def choose_sealing_pause(search_s: float, *, idle_s: float) -> float:
     """Return the seconds until the next search for work.
 
     Args:

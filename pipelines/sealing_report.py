@@ -1,4 +1,4 @@
-"""Metadata of drain runs in Dagster: counts while a run lasts; totals, lags and a picture at its end."""
+"""Metadata of sealing drain runs in Dagster: counts during a run; totals, lags, a picture at its end."""
 
 import base64
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,16 +9,16 @@ import dagster as dg
 
 from recorder.sealing import SealedBatch
 
-Entry = tuple[str, Mapping[str, Any]]
+ReportEntry = tuple[str, Mapping[str, Any]]
 
 _NAMES_SHOWN = 20
 
 
-def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
+def describe_sealing_progress(batches: Sequence[SealedBatch]) -> Iterator[ReportEntry]:
     """Yield the metadata of a few batches by asset; an asset without new rows is left out."""
     if not batches:
         return
-    sessions = _sum_batch_counts(batches, "sessions")
+    sessions = _sum_counts_of_sealing_batches(batches, "sessions")
     workflows = _list_workflows_of_batches(batches)
     lags = {
         "lag_p50_s": _compute_lag_quantile(_list_sealing_lags(batches), 0.5),
@@ -26,18 +26,18 @@ def describe_drain_progress(batches: Sequence[SealedBatch]) -> Iterator[Entry]:
     }
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
     for asset, count in _list_assets_with_rows(batches):
-        yield asset, {count: _sum_batch_counts(batches, count), "workflows": workflows}
+        yield asset, {count: _sum_counts_of_sealing_batches(batches, count), "workflows": workflows}
     yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
 
-def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[Entry]:
+def describe_sealing_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[ReportEntry]:
     """Yield the metadata of a whole run by asset.
 
     The names begin with `run_`, so that the UI's plots of a count over time keep to the single reports.
     """
     if not batches:
         return
-    sessions = _sum_batch_counts(batches, "sessions")
+    sessions = _sum_counts_of_sealing_batches(batches, "sessions")
     yield (
         "sealed_sessions",
         {
@@ -45,20 +45,20 @@ def describe_drain_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[
             "run_batches": len(batches),
             "run_ended_by": ending,
             "run_lags": _make_lag_table(batches),
-            "run_picture": dg.MetadataValue.md(draw_drain_run(batches)),
+            "run_picture": dg.MetadataValue.md(draw_sealing_run(batches)),
         },
     )
     for asset, count in _list_assets_with_rows(batches):
-        yield asset, {f"run_{count}": _sum_batch_counts(batches, count)}
+        yield asset, {f"run_{count}": _sum_counts_of_sealing_batches(batches, count)}
     yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_workflows_of_batches(batches)}
 
 
 def _list_assets_with_rows(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
     pairs = [("session_events", "events"), ("session_frames", "frames")]
-    return [(asset, count) for asset, count in pairs if _sum_batch_counts(batches, count)]
+    return [(asset, count) for asset, count in pairs if _sum_counts_of_sealing_batches(batches, count)]
 
 
-def _sum_batch_counts(batches: Sequence[SealedBatch], count: str) -> int:
+def _sum_counts_of_sealing_batches(batches: Sequence[SealedBatch], count: str) -> int:
     return sum(getattr(batch, count) for batch in batches)
 
 
@@ -102,7 +102,7 @@ _COLUMNS = 120
 _INK, _FAINT = "#1f6feb", "#a8c7fa"
 
 
-def draw_drain_run(batches: Sequence[SealedBatch]) -> str:
+def draw_sealing_run(batches: Sequence[SealedBatch]) -> str:
     """Return a picture as Markdown: above, the longest and the median lag; below, the sessions of a batch."""
     step = -(-len(batches) // _COLUMNS)
     columns = [batches[start : start + step] for start in range(0, len(batches), step)]
@@ -111,15 +111,15 @@ def draw_drain_run(batches: Sequence[SealedBatch]) -> str:
     median = [column[len(column) // 2] for column in lags]
     sizes = [sum(batch.sessions for batch in column) / len(column) for column in columns]
     body = [
-        _draw_drain_bar_strip(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
-        _draw_drain_bar_strip(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
+        _draw_sealing_bar_strip(0, f"lag, at most {max(longest):.2f} s", [(longest, _FAINT), (median, _INK)]),
+        _draw_sealing_bar_strip(1, f"sessions, at most {max(sizes):.0f}", [(sizes, _INK)]),
     ]
     height = 2 * (_ROW + _GAP)
     svg = f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}">{"".join(body)}</svg>'
     return f"![lags and batch sizes](data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()})"
 
 
-def _draw_drain_bar_strip(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
+def _draw_sealing_bar_strip(number: int, label: str, series: Sequence[tuple[Sequence[float], str]]) -> str:
     """Return one strip of bars; all its series share the scale of the largest value."""
     bottom = number * (_ROW + _GAP) + _GAP + _ROW
     largest = max(max(values) for values, _ in series) or 1.0

@@ -17,12 +17,14 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from pipelines.dagster_runs import QUEUE_TAG
+from pipelines.dagster_runs import QUEUE_TAG, is_dagster_run_cancelled
 from pipelines.dataset_checks import check_dataset_against_lake, check_dataset_files
 from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
+from pipelines.dataset_partitions import register_dataset_partition
 from pipelines.resources import RecorderResource, make_recorder_resource
 from pipelines.sealing_drain import defer_interrupts
 from recorder.errors import RecorderError, Unavailable
+from recorder.errors.panics import convert_panics
 from recorder.exports.executor import InProcess
 from recorder.exports.runner.export_lease import ExportClaim
 from recorder.exports.runner.run import run_export
@@ -42,8 +44,7 @@ from recorder.storage.leases import HeldLease
 
 log = logging.getLogger("recorder.exports")
 
-PARTITIONS_NAME = "datasets"
-Ending = Literal["time is up", "interrupted", "place taken"]
+SmallExportRunEnding = Literal["time is up", "interrupted", "place taken"]
 
 _POLL_S = 0.5
 _RENEW_EVERY_S = PLACE_MS / 1000 / 5
@@ -108,7 +109,7 @@ class SmallExportLoop:
         self._drawing = threading.Lock()
         self._stopping = threading.Event()
         #: Why the loop ended.
-        self.ending: Ending = "time is up"
+        self.ending: SmallExportRunEnding = "time is up"
 
     def take(self) -> bool:
         """Take the place; False while another run holds it."""
@@ -215,12 +216,13 @@ class SmallExportLoop:
         metadata: dict[str, Any] = {"export_id": ended.id, "dagster/row_count": ended.rows}
         checks: tuple[dg.AssetCheckResult, ...] = ()
         try:
-            checks = (
-                check_dataset_files(ended, runtime.settings),
-                check_dataset_against_lake(runtime, ended),
-            )
-            with self._drawing:
-                metadata = make_dataset_metadata(ended, runtime.settings)
+            with convert_panics():
+                checks = (
+                    check_dataset_files(ended, runtime.settings),
+                    check_dataset_against_lake(runtime, ended),
+                )
+                with self._drawing:
+                    metadata = make_dataset_metadata(ended, runtime.settings)
         except Exception:
             log.exception("export %s is completed, but cannot be described", row.id)
         return FinishedSmallExport(ended, metadata, checks)
@@ -289,11 +291,11 @@ def small_exports(
             finished = next(results, None)
         if finished is None:
             break
-        context.instance.add_dynamic_partitions(PARTITIONS_NAME, [finished.row.dataset])
+        register_dataset_partition(context.instance, finished.row.dataset)
         yield from report_small_export(finished)
         exports += 1
     context.log.info(f"Ended ({loop.ending}) after {exports} exports.")
-    if loop.ending == "interrupted" and _is_small_export_run_cancelled(context):
+    if loop.ending == "interrupted" and is_dagster_run_cancelled(context.instance, context.run.run_id):
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
 
@@ -329,11 +331,6 @@ def report_small_export(
         )
 
 
-def _is_small_export_run_cancelled(context: dg.OpExecutionContext) -> bool:
-    run = context.instance.get_run_by_id(context.run.run_id)
-    return run is not None and run.status == dg.DagsterRunStatus.CANCELING
-
-
 @dg.job(
     description="Writes small exports as they are queued; one run stays at work.",
     executor_def=dg.in_process_executor,
@@ -342,5 +339,5 @@ def _is_small_export_run_cancelled(context: dg.OpExecutionContext) -> bool:
     tags={QUEUE_TAG: "small-exports"},
 )
 def write_small_exports() -> None:
-    """Run one op, which stays."""
+    """Run the op that writes small exports until its time is up."""
     small_exports()

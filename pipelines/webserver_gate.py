@@ -97,7 +97,7 @@ class DagsterGate:
             GateRefusal: if it may not pass.
         """
         login = None
-        if not self._is_named_by_proxy(scope, headers):
+        if not self._has_user_from_proxy(scope, headers):
             login = self._cookies.find_login(list(self._read_cookies(headers)))
             if login is None:
                 raise GateRefusal(401, "These pages need a login.")
@@ -105,7 +105,7 @@ class DagsterGate:
             _check_graphql_request(scope, headers)
         return login
 
-    def _is_named_by_proxy(self, scope: Scope, headers: Headers) -> bool:
+    def _has_user_from_proxy(self, scope: Scope, headers: Headers) -> bool:
         if self._user_header is None or not self._is_from_proxy(scope):
             return False
         named = headers.getlist(self._user_header)

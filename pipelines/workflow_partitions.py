@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import dagster as dg
@@ -14,6 +15,8 @@ WORKFLOWS = dg.DynamicPartitionsDefinition(name="workflows")
 # Dagster calls this parameter of assets beta; its warning would be logged at each start.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", category=dg.BetaWarning)
 
+#: Dagster names all keys of a call in one statement, which takes 32,766 or 250,000 values.
+_REGISTERED_AT_ONCE = 500
 #: Starting a run takes seconds, checking a graph milliseconds.
 ONE_RUN = dg.BackfillPolicy.single_run()
 
@@ -24,9 +27,10 @@ def partition_key(scope: GraphScope) -> str:
 
 
 def register_workflow_partitions(instance: dg.DagsterInstance, scopes: Iterable[GraphScope]) -> None:
-    """Register the partitions of these graphs; known ones stay as they are."""
-    if keys := [partition_key(scope) for scope in scopes]:
-        instance.add_dynamic_partitions(str(WORKFLOWS.name), keys)
+    """Register the partitions of these graphs, a part at a time; known ones stay as they are."""
+    keys = iter([partition_key(scope) for scope in scopes])
+    while part := list(islice(keys, _REGISTERED_AT_ONCE)):
+        instance.add_dynamic_partitions(str(WORKFLOWS.name), part)
 
 
 def log_workflow_partition(

@@ -11,6 +11,7 @@ _ISO = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?([Zz]|[+-][0-9]{2}:[0-9]{2})",
     re.ASCII,
 )
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The present instant as seconds since 1970.
 unix_seconds = time.time
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -33,12 +34,12 @@ def truncate_to_ms(moment: datetime) -> datetime:
 
 def to_ms(moment: datetime) -> int:
     """Return exact milliseconds since 1970 (no float is involved)."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 def from_ms(milliseconds: int) -> datetime:
     """Return the instant of a number of milliseconds since 1970."""
-    return _EPOCH + timedelta(milliseconds=milliseconds)
+    return EPOCH + timedelta(milliseconds=milliseconds)
 
 
 def to_iso(moment: datetime) -> str:
@@ -74,6 +75,3 @@ def resolve_time(text: str, *, now: datetime, name: str) -> datetime:
         return now - timedelta(seconds=int(relative[1]) * _SECONDS[relative[2]])
     except (InvalidTime, OverflowError) as error:
         raise InvalidTime(name, detail) from error
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

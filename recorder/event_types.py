@@ -1,4 +1,4 @@
-"""The one table of known event types: class, action or not, place in a path. Contract §3 (event item).
+"""The one table of known event types: class, action or not, position in a path. Contract §3 (event item).
 
 The set of types is open: an unknown one is stored, exported, and taken for a step of the customer's own work.
 """
@@ -59,11 +59,6 @@ def find_event_type_traits(name: str) -> EventTypeTraits:
 def is_action(name: str) -> bool:
     """Return whether events of this type count as user or agent actions."""
     return find_event_type_traits(name).is_action
-
-
-def is_raw_event_type(name: str) -> bool:
-    """Return whether events of this type are pointer or key noise below the actions."""
-    return find_event_type_traits(name).event_class == "raw"
 
 
 def step_type(name: str, *, key: str | None = None, modifiers: int = 0) -> str | None:

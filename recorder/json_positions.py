@@ -34,17 +34,17 @@ def describe_undecodable(body: bytes, position: int) -> str:
 
 
 def locate_constant(text: str) -> str:
-    """Return the place of the first NaN or Infinity in parentheses; nothing for a long text."""
+    """Return the position of the first NaN or Infinity in parentheses; nothing for a long text."""
     return _locate_json_fault(text, _find_match(_NON_NUMBER, lambda _: True))
 
 
 def locate_number(text: str, is_wrong: Callable[[str], bool]) -> str:
-    """Return the place of the first large number that is wrong in parentheses; nothing for a long text."""
+    """Return the position of the first large number that is wrong in parentheses; nothing for a long text."""
     return _locate_json_fault(text, _find_match(_LARGE_NUMBER, is_wrong))
 
 
 def locate_repeated_key(text: str) -> str:
-    """Return the place of the first key that its object has already in parentheses; nothing for a long text.
+    """Return the position of the first key that is repeated, in parentheses; nothing for a long text.
 
     Args:
         text: valid JSON up to the end of that object.
@@ -53,7 +53,7 @@ def locate_repeated_key(text: str) -> str:
 
 
 def locate_depth(body: bytes, levels: int) -> str:
-    """Return the place of the first bracket that is too deep in parentheses; nothing for a long text.
+    """Return the position of the first bracket that is too deep in parentheses; nothing for a long text.
 
     Args:
         body: any bytes; those that are not UTF-8 count as one character each.
@@ -65,7 +65,7 @@ def locate_depth(body: bytes, levels: int) -> str:
 
 
 def locate_surrogate(text: str) -> str:
-    """Return the place of the first half of a surrogate pair in parentheses; nothing for a long text.
+    """Return the position of the first half of a surrogate pair in parentheses; nothing for a long text.
 
     Args:
         text: valid JSON.

@@ -23,6 +23,9 @@ _PROGRAM = (
     "limit_processor_time({processor_seconds}); {function}({memory_bytes})"
 )
 _READ_BYTES = 64 * 1024
+#: A long request in a process that gives way to others may take so many times its processor time: it waits
+#: for a processor or a store. On a machine with ten times the work that it can do, four were too few.
+WAITING_FACTOR = 10.0
 
 
 class ProcessEnded(Exception):
@@ -197,13 +200,7 @@ def serve_limited_process(answer: Callable[[bytes], bytes], memory_bytes: int) -
         answer: returns the answer to a message; a `MemoryError` in it ends the process.
         memory_bytes: memory beyond what the process has before the first request.
     """
-    limit = measure_process_data_segment() + memory_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-    # A core file would contain pictures.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # If the machine runs out of memory, the kernel ends this process before its parent.
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("800")
+    limit_process_memory(measure_process_data_segment() + memory_bytes)
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()
     for line in sys.stdin.buffer:
@@ -213,6 +210,34 @@ def serve_limited_process(answer: Callable[[bytes], bytes], memory_bytes: int) -
             os._exit(1)
         sys.stdout.buffer.write(message + b"\n")
         sys.stdout.buffer.flush()
+
+
+def limit_process_memory(limit_bytes: int) -> None:
+    """Set the limit of this process's memory; if the machine has none left, it is ended first."""
+    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+    # A core file would contain pictures.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("800")
+
+
+def end_with_parent() -> None:
+    """End this process when its parent ends, which holds the other end of standard input."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def read_peak_memory() -> int:
+    """Return the most bytes that this process held so far.
+
+    On Linux `ru_maxrss` begins with the peak of the parent.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def limit_processor_time(seconds: float | None) -> None:

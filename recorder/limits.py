@@ -6,6 +6,8 @@ BATCH_STOP_IDS = 500
 METADATA_BYTES = 16_384
 TAG_DATA_BYTES = 4_096
 TAG_NAME_CHARACTERS = 128
+#: Tags of a session: with the largest data 40 MB.
+TAGS_PER_SESSION = 10_000
 KEY_LABEL_CHARACTERS = 128
 DESCRIPTION_CHARACTERS = 512
 EVENT_BYTES = 65_536
@@ -56,6 +58,8 @@ CONNECTIONS_PER_ADDRESS = 1_000
 #: Connections of all addresses. An idle one takes 7 to 9 kB of memory, one with the largest head 73 kB.
 CONNECTIONS_PER_PROCESS = 8_000
 ACTOR_ID_CHARACTERS = 256
+#: Workflows of a workspace in both modes: each may have a masking policy and a graph.
+WORKFLOWS_PER_WORKSPACE = 10_000
 WORKFLOW_TAGS = 50
 OUTCOME_NAMES = 100
 LIVE_HOSTS = 100
@@ -69,6 +73,10 @@ REPLAY_INPUT_CHARACTERS = 4_096
 #: Of an input that holds the stored state of a browser, or the contents of a file as a `data:` URL.
 LARGE_INPUT_CHARACTERS = 262_144
 SELECTOR_CHARACTERS = 2_048
+#: Erasures of a workspace that have not ended. On PostgreSQL they wait for the rewrite of its tables, a day.
+OPEN_ERASURES = 1_000
+#: Replacements that the masking policies of a workspace have had: an erasure compares masked texts with them.
+MASKING_REPLACEMENTS = 10_000
 #: Replays of a workspace and mode that have not ended.
 OPEN_REPLAYS = 10_000
 WORKSPACE_NAME_CHARACTERS = 128
@@ -94,7 +102,15 @@ LIST_MAX = 500
 #: A page of a list, and the events of a session's `include`, end before so many bytes, after at least one
 #: item: 500 of the largest events are 32 MB, 500 frames with the most rectangles 40 MB.
 PAGE_BYTES = 4 * 1024 * 1024
+#: Time of the database for a page: filters without an index may read everything that a workspace has.
+LIST_SECONDS = 10.0
 SIMILAR_DEFAULT = 10
+#: Workflows of an export, each of which has files of its own.
+EXPORT_WORKFLOWS = 500
+#: Newest exports of a workspace and mode; a dataset without one of them has no partition in Dagster.
+DATASET_EXPORTS = 10_000
+#: Exports of a workspace, in both modes, that are queued or running.
+OPEN_EXPORTS = 1_000
 EXCLUDED_SESSIONS = 10_000
 #: So many are shown wherever an export is; a longer list is shown by reading the export alone.
 EXCLUDED_SESSIONS_SHOWN = 100
@@ -128,6 +144,8 @@ SOFT_DELETE_DAYS = 30
 TEST_SESSION_DAYS = 7
 IDEMPOTENCY_HOURS = 24
 WEBHOOKS_PER_WORKSPACE = 100
+#: Attempts of a webhook that wait or are under way; beyond it events are skipped and counted.
+PENDING_DELIVERIES = 10_000
 WEBHOOK_SECRET_HOURS = 24
 DELIVERY_DAYS = 30
 #: Runs of Dagster, with their events and logs; the newest of each asset stay.

@@ -1,4 +1,4 @@
-"""Retries of calls with growing waits, made by stamina and logged at debug level."""
+"""Retries of calls with growing waits, made by stamina and logged at debug level; doubling pauses."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -62,6 +62,11 @@ def retry(
         if attempt is None:
             return
         yield attempt
+
+
+def compute_doubling_pause(repeats: int, *, first: float, longest: float) -> float:
+    """Return the pause before something is tried again: the first one, doubled for each repeat."""
+    return float(min(longest, first * 2.0 ** min(repeats, 10)))
 
 
 def _log_own_retries(hook: RetryHook) -> RetryHook:

@@ -14,9 +14,10 @@ from sqlmodel import col, delete, select
 
 from recorder import clock
 from recorder.ids import first_id_at
-from recorder.models.export import ExportRow
-from recorder.models.operations import Kind, OrchestrationStatusRow, OutboxRow
+from recorder.models.export import OPEN_STATUSES, ExportRow
+from recorder.models.operations import OrchestrationKind, OrchestrationStatusRow, OutboxRow
 from recorder.models.webhook import DeliveryRow, DeliveryStatus
+from recorder.plurals import format_seconds
 from recorder.sealing.breaker import OpenBreaker, read_open_breaker
 from recorder.sealing.failures import SealingBacklog, read_sealing_backlog
 from recorder.storage.database import Database
@@ -45,23 +46,23 @@ def count_backlog(db: DbSession) -> Backlog:
     """Count unfinished objects; every count reads an index or few rows."""
     exports = (
         select(ExportRow.status, func.count())
-        .where(col(ExportRow.status).in_(("queued", "running")))
+        .where(col(ExportRow.status).in_(OPEN_STATUSES))
         .group_by(ExportRow.status)
     )
-    outbox = select(func.count(), func.min(OutboxRow.created_at)).where(
-        col(OutboxRow.dispatched_at).is_(None)
-    )
+    # Both engines read the index alone, which has the ids, but not the times; ids rise with time.
+    outbox = select(func.count(), func.min(OutboxRow.id)).where(col(OutboxRow.dispatched_at).is_(None))
     pending = select(func.count()).where(col(DeliveryRow.status) == _PENDING)
     recent = (
         select(DeliveryRow.status, func.count())
         .where(DeliveryRow.id >= first_id_at("dlv", clock.now() - _RECENT))
         .group_by(DeliveryRow.status)
     )
-    outbox_pending, oldest_event = db.exec(outbox).one()
+    outbox_pending, oldest_id = db.exec(outbox).one()
+    oldest_event = select(OutboxRow.created_at).where(OutboxRow.id == oldest_id)
     return Backlog(
         exports={"queued": 0, "running": 0, **dict(db.exec(exports).all())},
         outbox_pending=outbox_pending,
-        oldest_event=oldest_event,
+        oldest_event=db.exec(oldest_event).one_or_none() if oldest_id is not None else None,
         deliveries_pending=db.exec(pending).one(),
         deliveries={**dict.fromkeys(_OUTCOMES, 0), **dict(db.exec(recent).all())},
     )
@@ -75,7 +76,7 @@ REPEAT_AFTER = timedelta(seconds=30)
 class DagsterStatus:
     """State of one sensor, schedule or daemon, as Dagster's side reported it."""
 
-    kind: Kind
+    kind: OrchestrationKind
     name: str
     is_on: bool
     seen_at: datetime
@@ -181,16 +182,16 @@ def _warn_of_dagster(statuses: list[DagsterStatus], now: datetime) -> list[Servi
         return [
             ServiceWarning(
                 "dagster_silent",
-                f"Dagster has not reported for {_format_warning_age(silence)}: no sensor runs, and nothing "
-                "is sealed or exported for long. Check that its daemon and code server run, and that not all "
-                "sensors are switched off.",
+                f"Dagster has not reported for {format_seconds(silence.total_seconds())}: no sensor runs, "
+                "and nothing is sealed or exported for long. Check that its daemon and code server run, and "
+                "that not all sensors are switched off.",
             )
         ]
     return [
         ServiceWarning(
             "daemon_late",
             f"Dagster's {status.name.lower()} daemon has sent no heartbeat for "
-            f"{_format_warning_age(now - status.seen_at)}. "
+            f"{format_seconds((now - status.seen_at).total_seconds())}. "
             "Check its log; `recorder up` restarts a silent daemon.",
         )
         for status in statuses
@@ -214,7 +215,7 @@ def _warn_of_breaker(breaker: OpenBreaker | None) -> list[ServiceWarning]:
 def _warn_of_sealing(backlog: SealingBacklog) -> list[ServiceWarning]:
     warnings = []
     if backlog.oldest_waiting_s is not None and backlog.oldest_waiting_s >= _SEALING_BEHIND_S:
-        age = _format_warning_age(timedelta(seconds=backlog.oldest_waiting_s))
+        age = format_seconds(backlog.oldest_waiting_s)
         warnings.append(
             ServiceWarning(
                 "sealing_behind",
@@ -231,8 +232,3 @@ def _warn_of_sealing(backlog: SealingBacklog) -> list[ServiceWarning]:
             )
         )
     return warnings
-
-
-def _format_warning_age(span: timedelta) -> str:
-    seconds = int(span.total_seconds())
-    return f"{seconds} s" if seconds < 120 else f"{seconds // 60} min"

@@ -18,7 +18,6 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 # No name and password: an address ends up in log lines.
 _HOST = r"(\[[0-9A-Fa-f:]+\]|[^][/@:\s]+)"
 _PASSWORD = re.compile(r"://[^/]*:[^/]*@")
-_PROCESSES = re.compile(r"[1-9][0-9]?|1[0-9]{2}|2[0-4][0-9]|25[0-6]", re.ASCII)
 _HOST_PORT = re.compile(rf"{_HOST}:[0-9]{{1,5}}")
 _HOST_NAME = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(:[0-9]{1,5})?")
 _PUBLIC_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
@@ -227,49 +226,21 @@ def parse_export_executor(text: str) -> str:
     return text
 
 
-def parse_answer_within(text: str) -> float:
-    """Return seconds, from 3 to 600."""
-    if not re.fullmatch(r"[0-9]{1,3}", text) or not 3 <= int(text) <= 600:
-        raise InvalidSetting("RECORDER_ANSWER_WITHIN", "seconds, from 3 to 600")
-    return float(text)
-
-
-def parse_webhook_attempts(text: str) -> int:
-    """Return a number of attempts, from 1 to 8."""
-    if text not in ("1", "2", "3", "4", "5", "6", "7", "8"):
-        raise InvalidSetting("RECORDER_WEBHOOK_ATTEMPTS", "a number from 1 to 8")
-    return int(text)
-
-
-def parse_body_memory_mb(text: str) -> int:
-    """Return a number of megabytes, at least 128."""
-    # Half of it is the most that one workspace takes, and must hold the largest request.
-    if not re.fullmatch(r"[0-9]{3,6}", text, re.ASCII) or int(text) < 128:
-        raise InvalidSetting("RECORDER_BODY_MEMORY_MB", "a number of megabytes from 128 on")
-    return int(text)
-
-
-def parse_seal_processes(text: str) -> int:
-    """Return a number of processes, from 1 to 256; for an empty text that of the processors."""
-    if not text:
-        return count_cores()
-    if not _PROCESSES.fullmatch(text):
-        raise InvalidSetting("RECORDER_SEAL_PROCESSES", "a number from 1 to 256")
-    return int(text)
-
-
 def count_cores() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parse_number_setting(env: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+def parse_number_setting(
+    env: Mapping[str, str], name: str, least: int, most: int, *, unit: str = ""
+) -> int | None:
     """Return a whole number between two bounds; None where the variable is missing."""
     text = env.get(name)
     if text is None:
         return None
-    if not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-        raise InvalidSetting(name, f"a whole number from {least:,} to {most:,}")
+    if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII) or not least <= int(text) <= most:
+        number = f"a whole number of {unit}" if unit else "a whole number"
+        raise InvalidSetting(name, f"{number} from {least:,} to {most:,}")
     return int(text)
 
 
@@ -299,14 +270,6 @@ def parse_connections(env: Mapping[str, str]) -> ConnectionSettings:
         parse_number_setting(env, "RECORDER_CONNECTIONS_PER_ADDRESS", 16, 65_536) or default.per_address,
         parse_number_setting(env, "RECORDER_CONNECTIONS", 16, 1_000_000) or default.per_process,
     )
-
-
-def parse_count_setting(env: Mapping[str, str], name: str, default: int) -> int:
-    """Return a whole number of at least 1, by default `default`."""
-    text = env.get(name) or str(default)
-    if not re.fullmatch("[1-9][0-9]{0,17}", text, re.ASCII):
-        raise InvalidSetting(name, "a whole number of at least 1")
-    return int(text)
 
 
 def split_words(text: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -17,12 +18,9 @@ from recorder.setting_parsers import (
     SessionSize,
     count_cores,
     parse_allowed_hosts,
-    parse_answer_within,
     parse_auth_header,
-    parse_body_memory_mb,
     parse_buckets,
     parse_connections,
-    parse_count_setting,
     parse_export_executor,
     parse_live_sandbox_settings,
     parse_log_level,
@@ -30,13 +28,11 @@ from recorder.setting_parsers import (
     parse_public_url,
     parse_redis_url,
     parse_region_setting,
-    parse_seal_processes,
     parse_service_addresses,
     parse_storage_class,
     parse_store_address,
     parse_store_endpoint,
     parse_trusted_proxies,
-    parse_webhook_attempts,
     split_words,
 )
 
@@ -182,9 +178,12 @@ class Settings:
             DataFolderUnusable: if this user may not use the data folder.
         """
         env = os.environ if environment is None else environment
+        parse_number = partial(parse_number_setting, env)
         data = find_data_folder(data_dir, env)
         root = env.get("RECORDER_LOCAL_EXPORT_ROOT")
-        quiet_hour = parse_number_setting(env, "RECORDER_QUIET_HOUR", 0, 23)
+        # These take an empty text as a missing one.
+        parse_filled = partial(parse_number_setting, {name: text for name, text in env.items() if text})
+        quiet_hour = parse_number("RECORDER_QUIET_HOUR", 0, 23)
         trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
@@ -206,27 +205,28 @@ class Settings:
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
             live=parse_live_sandbox_settings(env),
             own_addresses=parse_service_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
-            answer_within_s=parse_answer_within(env.get("RECORDER_ANSWER_WITHIN", "30")),
-            webhook_attempts=parse_webhook_attempts(env.get("RECORDER_WEBHOOK_ATTEMPTS", "7")),
+            answer_within_s=parse_number("RECORDER_ANSWER_WITHIN", 3, 600, unit="seconds")
+            or Settings.answer_within_s,
+            webhook_attempts=parse_number("RECORDER_WEBHOOK_ATTEMPTS", 1, 8) or Settings.webhook_attempts,
             metrics_token=env.get("RECORDER_METRICS_TOKEN") or None,
             log_level=parse_log_level(env.get("RECORDER_LOG_LEVEL", "info").lower()),
-            seal_slots=parse_number_setting(env, "RECORDER_SEAL_SLOTS", 1, 1_024),
-            seal_runs=parse_number_setting(env, "RECORDER_SEAL_RUNS", 1, 64)
-            or max(2, min(4, os.cpu_count() or 1)),
-            seal_lease_seconds=parse_number_setting(env, "RECORDER_SEAL_LEASE_SECONDS", 1, 3_600)
+            seal_slots=parse_number("RECORDER_SEAL_SLOTS", 1, 1_024),
+            seal_runs=parse_number("RECORDER_SEAL_RUNS", 1, 64) or max(2, min(4, count_cores())),
+            seal_lease_seconds=parse_number("RECORDER_SEAL_LEASE_SECONDS", 1, 240)
             or Settings.seal_lease_seconds,
-            body_memory_mb=parse_body_memory_mb(env.get("RECORDER_BODY_MEMORY_MB", "512")),
+            # Half of it is the most that one workspace takes, and must hold the largest request.
+            body_memory_mb=parse_number("RECORDER_BODY_MEMORY_MB", 128, 999_999, unit="megabytes")
+            or Settings.body_memory_mb,
             connections=parse_connections(env),
             export_executor=parse_export_executor(env.get("RECORDER_EXPORT_EXECUTOR", "in_process")),
             session_size=SessionSize(
                 *(
-                    parse_count_setting(env, _name_session_setting_variable(name), default)
+                    parse_filled(_name_session_setting_variable(name), 1, 10**18 - 1) or default
                     for name, default in SessionSize()._asdict().items()
                 )
             ),
-            graph_memory_mb=parse_number_setting(env, "RECORDER_GRAPH_MEMORY_MB", 1, 100_000)
-            or Settings.graph_memory_mb,
-            seal_processes=parse_seal_processes(env.get("RECORDER_SEAL_PROCESSES", "")),
+            graph_memory_mb=parse_number("RECORDER_GRAPH_MEMORY_MB", 1, 100_000) or Settings.graph_memory_mb,
+            seal_processes=parse_filled("RECORDER_SEAL_PROCESSES", 1, 256) or count_cores(),
             allowed_hosts=parse_allowed_hosts(env.get("RECORDER_ALLOWED_HOSTS", "")),
             trusted_proxies=trusted_proxies,
             dagster_auth_header=parse_auth_header(

@@ -19,6 +19,8 @@ from recorder.json_positions import (
 )
 from recorder.limits import JSON_DEPTH
 
+#: Translation of a text after which runs of digits are found as runs of zeros.
+DIGITS_AS_ZEROS = bytes(ord("0") if letter in b"0123456789" else ord(" ") for letter in range(256))
 _INTEGER_DIGITS = 400
 _INT64 = range(-(2**63), 2**63)
 # An unterminated string matches to the end of the text, so that no start is matched twice.
@@ -29,21 +31,26 @@ _ESCAPED_NUL = re.compile(rb"\\u0000")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, *, part: str | None = None) -> Any:
     """Return the value of a JSON text.
+
+    Args:
+        body: the text.
+        part: name of the part of a multipart body that holds the text, for the errors.
 
     Raises:
         InvalidJson: if the text is empty, malformed, not UTF-8, too deep, repeats a key or holds NaN.
         ValidationFailed: if a string holds NUL or an integer does not fit into 64 bits.
     """
     check_depth(body)
+    whole = "The body" if part is None else f"The part `{part}`"
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError as error:
         location = describe_undecodable(body, error.start)
-        raise InvalidJson(f"The body must be UTF-8; it is not at {location}.") from error
+        raise InvalidJson(f"{whole} must be UTF-8; it is not at {location}.") from error
     if text.startswith("\ufeff"):
-        raise InvalidJson("The body must not begin with a byte order mark (line 1, column 1).")
+        raise InvalidJson(f"{whole} must not begin with a byte order mark (line 1, column 1).")
     try:
         value = json.loads(
             text,
@@ -54,8 +61,10 @@ def parse(body: bytes) -> Any:
         )
     except json.JSONDecodeError as error:
         if not text.strip():
-            raise InvalidJson("The body is empty; send JSON.") from error
-        raise InvalidJson(f"The JSON is malformed at line {error.lineno}, column {error.colno}.") from error
+            raise InvalidJson(f"{whole} is empty; send JSON.") from error
+        position = f"at line {error.lineno}, column {error.colno}"
+        json_text = "The JSON" if part is None else f"The JSON of the part `{part}`"
+        raise InvalidJson(f"{json_text} is malformed {position}.") from error
     except RecursionError as error:
         raise InvalidJson("The JSON is malformed.") from error
     except _WrongToken as error:

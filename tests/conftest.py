@@ -4,7 +4,6 @@ import gc
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from tests.support.captured_minutes import make_tenant, other_writer, tenant, writer
 from tests.support.databases import are_parts_hidden, create_database, create_file, database, part_is_missing
 from tests.support.delivery_loop import workspace_id
+from tests.support.ports import find_free_port
 from tests.support.redis_server import running_redis
 from tests.support.sealed_sessions import runtime
 
@@ -34,6 +34,25 @@ hypothesis.settings.register_profile(
     max_examples=int(os.environ.get("RECORDER_FUZZ_EXAMPLES", "40")),  # noqa: TID251
 )
 hypothesis.settings.load_profile("tests")
+
+_MEMORY_DISK = Path("/dev/shm")
+_MEMORY_DISK_BYTES = 6 * 2**30
+
+
+def _use_memory_disk() -> None:
+    """Put temporary files into memory where it is large enough: a slow disk takes most of the time of tests.
+
+    A folder in `TMPDIR` is left alone. What is shown to survive a power cut is shown by recorded syncs.
+    """
+    if "TMPDIR" in os.environ or not os.access(_MEMORY_DISK, os.W_OK):  # noqa: TID251
+        return
+    status = os.statvfs(_MEMORY_DISK)
+    if status.f_bavail * status.f_frsize >= _MEMORY_DISK_BYTES and not status.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"] = str(_MEMORY_DISK)  # noqa: TID251
+        tempfile.tempdir = None
+
+
+_use_memory_disk()
 
 _BINARIES = Path("/usr/lib/postgresql")
 # The cluster is thrown away, so it need not survive a crash; nothing lives long enough to be vacuumed.
@@ -119,7 +138,7 @@ def running_postgres() -> Iterator[str]:
     user = _server_user()
     folder = Path(tempfile.mkdtemp(prefix="recorder-postgres-"))
     shutil.chown(folder, user)
-    port = _free_port()
+    port = find_free_port()
     try:
         # Sorted as people sort, not by bytes: code that leans on byte order shows.
         initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "recorder", "-E", "UTF8", "--locale=C.UTF-8"]
@@ -174,10 +193,3 @@ def _run(binaries: Path, command: list[str], user: str) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -221,11 +221,12 @@ def test_overdue_erasures_and_purges_are_reported(runtime: Runtime, ports: Ports
             db.add(row)
     (rewrite,) = findings(runtime, ports, "erasures")
     assert rewrite.state == "warning" and "--rewrite" in rewrite.fix and rewrite.message.endswith(": 2.")
-    with runtime.database.transaction(write=True) as db:
-        for row in db.exec(select(ErasureRow)):
-            row.created_at = now
-            db.add(row)
-    assert findings(runtime, ports, "erasures") == []
+    for hours, count in ((49, 1), (47, 0)):
+        with runtime.database.transaction(write=True) as db:
+            for row in db.exec(select(ErasureRow)):
+                row.created_at = now - timedelta(hours=hours)
+                db.add(row)
+        assert len(findings(runtime, ports, "erasures")) == count
     with runtime.database.transaction(write=True) as db:
         for row in db.exec(select(ErasureRow)):
             db.delete(row)

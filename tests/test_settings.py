@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recorder import limits
-from recorder.setting_parsers import InvalidSetting
+from recorder.setting_parsers import InvalidSetting, SessionSize
 from recorder.settings import VARIABLES, Settings, describe_unknown_settings
 from tests.support.deployment_processes import released_together
 
@@ -68,6 +68,22 @@ def test_the_processes_of_sealing_are_a_number_or_the_cores(tmp_path: Path) -> N
     for wrong in ("0", "257", "-1", "two", "٣", "1.0"):
         with pytest.raises(InvalidSetting, match="RECORDER_SEAL_PROCESSES"):
             Settings.from_env({"RECORDER_SEAL_PROCESSES": wrong}, data_dir=tmp_path)
+
+
+def test_runs_of_sealing_count_the_cores_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3)))
+    settings = Settings.from_env({}, data_dir=tmp_path)
+    assert (settings.seal_runs, settings.seal_processes) == (3, 3)
+
+
+def test_an_empty_size_or_number_of_processes_is_the_default(tmp_path: Path) -> None:
+    empty = {f"RECORDER_{name}": "" for name in ("SESSION_EVENTS", "SESSION_BYTES", "SEAL_PROCESSES")}
+    settings = Settings.from_env({**empty, "RECORDER_SESSION_FRAMES": "7"}, data_dir=tmp_path)
+    assert settings.session_size == SessionSize(frames=7)
+    assert settings.seal_processes == Settings.from_env({}, data_dir=tmp_path).seal_processes
 
 
 def test_the_secret_is_made_once_and_never_shown(tmp_path: Path) -> None:

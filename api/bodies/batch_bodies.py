@@ -3,10 +3,12 @@
 Contract §1 (idempotency), §3.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from weakref import WeakValueDictionary
 
 import anyio
 import anyio.to_thread
@@ -22,7 +24,7 @@ from api.bodies.worker_checks import (
 )
 from api.bodies.worker_pool import BodyWorkers, WorkerBodyFile, open_body_file_for_workers
 from recorder.access.keys import Caller
-from recorder.ids import encode_ulid, id_range, reserve_ulid_values
+from recorder.ids import encode_ulid, id_range, is_id, reserve_ulid_values
 from recorder.masking.policies import MaskingPolicy
 from recorder.masking.scanner import Scanner
 from recorder.media_types import JSON, require_media_type
@@ -36,9 +38,11 @@ from recorder.recording.event_batches import (
     check_event_batch,
     pack_event_batch,
 )
+from recorder.recording.event_digests import read_assigned_event_digests
 from recorder.recording.frame_validation import CheckedFrame, unpack_uploaded_frame_dom, validate_frames_json
 from recorder.recording.ingest_statements import RepeatedAnswer
 from recorder.recording.item_masking import list_event_items_to_mask
+from recorder.storage.database import Database
 
 #: A larger upload is read in a worker process; pictures of a smaller one take less time than the transfer.
 _LARGE_UPLOAD_BYTES = 256 * 1024
@@ -53,10 +57,13 @@ def respond_batch_accepted(answer: bytes) -> Response:
 class EventBatches:
     """Reader of event batches in one process; used from its event loop."""
 
-    def __init__(self, masking: BodyMasking, workers: BodyWorkers) -> None:
+    def __init__(self, database: Database, masking: BodyMasking, workers: BodyWorkers) -> None:
+        self._database = database
         self._masking = masking
         self._workers = workers
         self._large_bodies = anyio.CapacityLimiter(2)
+        # A small body may name events of a hundred large batches: each workspace has one look-up at a time.
+        self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(
         self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
@@ -66,10 +73,26 @@ class EventBatches:
         Raises:
             RecorderError: if the body is invalid, or too slow to mask.
         """
+        batch = await self._read_batch(
+            caller, session_id, body, content_type=content_type, batch_key=batch_key
+        )
+        event_ids = [event_id for _, event_id in batch.named if is_id(event_id, "evt")]
+        if event_ids:
+            async with self._lookups.setdefault(caller.tenant.workspace_id, asyncio.Lock()):
+                batch.assigned = await anyio.to_thread.run_sync(self._read_assigned, session_id, event_ids)
+        return batch
+
+    def _read_assigned(self, session_id: str, event_ids: list[str]) -> dict[str, bytes]:
+        with self._database.transaction(write=False) as db:
+            return read_assigned_event_digests(db, session_id, event_ids)
+
+    async def _read_batch(
+        self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
+    ) -> EventBatch:
         is_large = is_costly_body(body)
         checked = await self._check_large_body(caller, body, content_type) if is_large else None
         policy = await self._masking.policy_of_session(caller, session_id)
-        if policy is not None and _may_mask_batch(policy, body):
+        if policy is not None and _may_batch_body_hold_masked_text(policy, body):
             check = partial(
                 check_event_batch,
                 caller,
@@ -120,7 +143,7 @@ class EventBatches:
         )
 
 
-def _may_mask_batch(policy: MaskingPolicy, body: bytes) -> bool:
+def _may_batch_body_hold_masked_text(policy: MaskingPolicy, body: bytes) -> bool:
     """Return False if a quick check shows that nothing in a body is masked, as in most bodies."""
     return not Scanner.is_small(policy, len(body)) or policy.masker().may_change(body)
 
@@ -189,7 +212,7 @@ async def _read_large_upload(
     async for part in rest:
         file.write(part)
     checked = await workers.run(caller.workspace_id, check_frame_upload_file, file, content_type)
-    content = file.map()
+    content = file.map_content()
     frames = await anyio.to_thread.run_sync(
         _assign_ids_to_frame_batch, restore_frame_bytes(checked, content), caller
     )

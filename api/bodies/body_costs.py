@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from recorder.strict_json import DIGITS_AS_ZEROS
+
 #: A larger JSON body is read in a worker process, whatever it holds. With 256 KB, batches of 235 KB at the
 #: permitted rate let another workspace wait 12 times as long as usual, and were no faster themselves.
 LARGE_BYTES: Final = 64 * 1024
@@ -13,7 +15,6 @@ _LONG_NUMBERS: Final = 300
 #: A smaller body holds too few digits to matter.
 _NUMBERS_BYTES: Final = 8_192
 
-_DIGITS_AS_ZEROS = bytes(ord("0") if letter in b"0123456789" else ord(" ") for letter in range(256))
 _LONG_NUMBER = b"0" * 19
 
 
@@ -28,4 +29,4 @@ def has_many_values(body: bytes) -> bool:
         return True
     if len(body) <= _NUMBERS_BYTES:
         return False
-    return body.translate(_DIGITS_AS_ZEROS).count(_LONG_NUMBER) > _LONG_NUMBERS
+    return body.translate(DIGITS_AS_ZEROS).count(_LONG_NUMBER) > _LONG_NUMBERS

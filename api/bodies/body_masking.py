@@ -1,8 +1,8 @@
 """Masking of request bodies, and admission of masking patterns. Contract §3 (masking)."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Generic, TypeVar
 
 import anyio.to_thread
@@ -12,7 +12,7 @@ from api.dependencies import CallerDep
 from recorder.access.keys import Caller
 from recorder.access.workspaces import LiveModeNeeded
 from recorder.masking.masker import Changes
-from recorder.masking.policies import MaskingPolicy
+from recorder.masking.policies import CachedPolicy, MaskingPolicy, WorkflowPolicyCache
 from recorder.masking.scan_pool import ScanPool
 from recorder.masking.scanner import Scanner
 from recorder.models.session import SessionCreate, TagCreate
@@ -28,6 +28,7 @@ from recorder.recording.sessions import check_new_session
 from recorder.recording.tags import check_tag
 from recorder.recording.workflows import SessionWorkflows
 from recorder.runtime import Runtime
+from recorder.setting_parsers import count_cores
 
 _Body = TypeVar("_Body")
 
@@ -46,8 +47,9 @@ class BodyMasking:
     def __init__(self, runtime: Runtime) -> None:
         self._database = runtime.database
         self._workflows = SessionWorkflows()
+        self._policies = WorkflowPolicyCache()
         # At least two, so that a workspace's slow scan leaves a process to the others.
-        self._pool = ScanPool(max(2, os.cpu_count() or 1))
+        self._pool = ScanPool(max(2, count_cores()))
         self.scanner = Scanner(self._pool)
 
     def close(self) -> None:
@@ -55,27 +57,55 @@ class BodyMasking:
         self._pool.close()
 
     async def policy_of_session(self, caller: Caller, session_id: str) -> MaskingPolicy | None:
-        """Return the masking policy of a session of the caller; None if there is none."""
+        """Return the masking policy of a session of the caller; None if there is none.
+
+        Raises:
+            Unavailable: if the policy is unknown and cannot be loaded; the request must then fail.
+        """
         policies = caller.masking
-        if policies is None:
-            return None
-        workflow = None
-        if policies.by_workflow:
-            workflow = self._workflows.recall(caller, session_id)
-            workflow = workflow or await anyio.to_thread.run_sync(self._look_up_workflow, caller, session_id)
-        return policies.of(workflow)
+        if policies is None or policies.workflow_version is None:
+            return None if policies is None else policies.of(None)
+        workflow = self._workflows.recall(caller, session_id)
+        if workflow is not None:
+            return await self.policy_of_workflow(caller, workflow)
+        load = partial(self._load_session_policy, caller, policies.workflow_version, session_id)
+        return policies.of((await anyio.to_thread.run_sync(load)).text)
+
+    async def policy_of_workflow(self, caller: Caller, workflow: str) -> MaskingPolicy | None:
+        """Return the masking policy of a workflow of the caller; None if there is none.
+
+        Raises:
+            Unavailable: if the policy is unknown and cannot be loaded; the request must then fail.
+        """
+        policies = caller.masking
+        if policies is None or policies.workflow_version is None:
+            return None if policies is None else policies.of(None)
+        version = policies.workflow_version
+        entry = self._policies.recall(caller.tenant, version, workflow)
+        if entry is None:
+            entry = await anyio.to_thread.run_sync(self._load_policy, caller, version, workflow)
+        return policies.of(entry.text)
 
     async def find_frame_changes(self, caller: Caller, upload: CheckedUpload) -> dict[int, Changes]:
         """Return the texts of frames that masking changes, by the frame's index."""
-        policy = None if caller.masking is None else caller.masking.of(upload.workflow)
+        policy = await self.policy_of_workflow(caller, upload.workflow)
         if policy is None:
             return {}
         documents = await anyio.to_thread.run_sync(list_frame_texts_to_mask, upload.frames)
         return await self.scanner.find_changes(caller.workspace_id, policy, documents)
 
-    def _look_up_workflow(self, caller: Caller, session_id: str) -> str | None:
+    def _load_policy(self, caller: Caller, version: int, workflow: str) -> CachedPolicy:
         with self._database.transaction(write=False) as db:
-            return self._workflows.look_up(db, caller, session_id)
+            return self._policies.load(db, caller.tenant, version, workflow)
+
+    def _load_session_policy(self, caller: Caller, version: int, session_id: str) -> CachedPolicy:
+        """Return the policy of a session's workflow; a session that does not exist has none of its own."""
+        with self._database.transaction(write=False) as db:
+            workflow = self._workflows.look_up(db, caller, session_id)
+            if workflow is None:
+                return CachedPolicy(None)
+            known = self._policies.recall(caller.tenant, version, workflow)
+            return known or self._policies.load(db, caller.tenant, version, workflow)
 
 
 # Bodies are scanned before their route opens a transaction: on SQLite writers would wait for the scan. Only
@@ -84,7 +114,8 @@ async def _scan_session_body(
     request: Request, caller: CallerDep, body: SessionCreate
 ) -> MaskedBody[SessionCreate]:
     check_new_session(body)
-    policy = None if caller.masking is None else caller.masking.of(body.workflow)
+    masking: BodyMasking = request.app.state.masking
+    policy = await masking.policy_of_workflow(caller, body.workflow)
     return MaskedBody(
         body,
         await _find_body_masking_changes(request, caller, policy, lambda: make_session_text_to_mask(body)),

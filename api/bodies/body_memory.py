@@ -120,7 +120,7 @@ class BodyMemory:
     def _make_room(self, owner: str, count: int) -> None:
         """End bodies of the workspace that holds most, if it would still hold more than the waiting one."""
         missing = self._taken + count - self._cap - sum(body.reserved for body in self._ending)
-        if missing <= 0 or not self._may_take(owner, count):
+        if missing <= 0 or not self._may_take_body_bytes(owner, count):
             return
         most = max(self._arriving, key=lambda other: self._taken_by[other], default=owner)
         if self._taken_by.get(most, 0) <= self._taken_by.get(owner, 0) + count:
@@ -152,9 +152,9 @@ class BodyMemory:
                 turn.set_result(None)
 
     def _fits_in_memory(self, owner: str, count: int) -> bool:
-        return self._taken + count <= self._cap and self._may_take(owner, count)
+        return self._taken + count <= self._cap and self._may_take_body_bytes(owner, count)
 
-    def _may_take(self, owner: str, count: int) -> bool:
+    def _may_take_body_bytes(self, owner: str, count: int) -> bool:
         """Return whether the share of a workspace allows more bytes."""
         held, free = self._taken_by.get(owner, 0) + count, self._cap - self._taken - count
         return held <= max(free, limits.FRAMES_REQUEST_BYTES)

@@ -11,10 +11,13 @@ import gc
 import mmap
 import os
 import resource
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -35,6 +38,8 @@ from recorder.recording.frame_validation import (
 #: Private memory of a worker process: a body that needs more is refused.
 WORKER_BYTES = 1024 * 1024 * 1024
 _CHUNK = 1024 * 1024
+_SHOWN_PARTS = 5
+_PARTS_NEEDED = "Send one JSON part named `frames` and one binary part for each frame; each name once."
 _UNDECLARED = "No frame names this part: send the part `frames`, and one part for each name in it."
 
 _is_bounded = False
@@ -137,6 +142,8 @@ async def read_multipart_upload(
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: if the body is invalid.
         UnsupportedMediaType: if a part names another charset than UTF-8.
     """
+    if not parse_options_header(content_type)[1].get(b"boundary"):
+        raise _make_multipart_error("Content-Type lacks its boundary; let your HTTP library set it.")
     # One part more than allowed is read, so that a batch of 51 gets its own error.
     count = limits.FRAMES_PER_BATCH + 2
     # Latin-1 keeps every byte of a text part for the JSON reader.
@@ -153,14 +160,18 @@ async def read_multipart_upload(
     try:
         form = await reader.parse()
     except MultiPartException as error:
-        raise _make_multipart_error() from error
+        text = f"The multipart body is malformed, or has more than {count - 1} parts. {_PARTS_NEEDED}"
+        raise _make_multipart_error(text) from error
     pairs = [
         (_decode_multipart_name(name), await _read_multipart_part(part)) for name, part in form.multi_items()
     ]
     await form.close()
     parts = dict(pairs)
-    if "frames" not in parts or len(parts) != len(pairs):
-        raise _make_multipart_error()
+    given = Counter(name for name, _ in pairs)
+    if repeated := [name for name, times in given.items() if times > 1]:
+        raise _make_multipart_error(f"Send each name once; repeated: {_list_part_names(repeated)}.")
+    if "frames" not in parts:
+        raise _make_multipart_error(f"The part `frames` is missing; the body has {_list_part_names(parts)}.")
     items = validate_frames_part(parts.pop("frames"))
     declared = {item.part for item in items}
     undeclared = [
@@ -192,8 +203,19 @@ async def _read_multipart_part(part: UploadFile | str) -> bytes:
     return await part.read() if isinstance(part, UploadFile) else part.encode("latin-1")
 
 
-def _make_multipart_error() -> ValidationFailed:
-    text = "Send one JSON part named `frames` and one binary part for each frame; each name once."
+def _list_part_names(names: Collection[str]) -> str:
+    """Return the first names of parts for a sentence, without characters that a terminal acts on."""
+    shown = [f"`{_replace_unprintable(shorten_wire_name(name))}`" for name in islice(names, _SHOWN_PARTS)]
+    if len(names) > len(shown):
+        shown.append(f"{len(names) - len(shown)} more")
+    return ", ".join(shown) or "no parts"
+
+
+def _replace_unprintable(name: str) -> str:
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
+
+
+def _make_multipart_error(text: str) -> ValidationFailed:
     return ValidationFailed.of("", "invalid_multipart", message=text)
 
 

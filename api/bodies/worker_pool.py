@@ -20,6 +20,8 @@ from anyio import BrokenWorkerProcess
 
 from api.bodies.worker_start import run_with_lowered_priority
 from recorder.errors import Overloaded
+from recorder.rotation import compute_workspace_share
+from recorder.setting_parsers import count_cores
 
 #: Limit of the wait for a process and of the check; no body within the caps takes 10 s.
 _SECONDS = 60.0
@@ -47,7 +49,7 @@ class WorkerBodyFile:
         while view:
             view = view[os.write(self.descriptor, view) :]
 
-    def map(self) -> mmap.mmap:
+    def map_content(self) -> mmap.mmap:
         """Return the content, which is readable until `close`."""
         self._content = mmap.mmap(self.descriptor, 0, access=mmap.ACCESS_READ)
         return self._content
@@ -83,7 +85,7 @@ class BodyWorkers:
         Args:
             processes: the most processes; by default one for each processor, and at least two.
         """
-        self._count = processes or max(2, os.cpu_count() or 2)
+        self._count = processes or max(2, count_cores())
         self._all: anyio.CapacityLimiter | None = None
         # A workspace uses at most half of the processes, so that others need not wait for its bodies.
         self._of_workspace: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -107,7 +109,7 @@ class BodyWorkers:
             self._all = anyio.CapacityLimiter(self._count)
         turn = self._of_workspace.get(workspace_id)
         if turn is None:
-            turn = self._of_workspace[workspace_id] = asyncio.Semaphore(max(1, self._count // 2))
+            turn = self._of_workspace[workspace_id] = asyncio.Semaphore(compute_workspace_share(self._count))
         try:
             with anyio.fail_after(_SECONDS):
                 async with turn:

@@ -200,7 +200,7 @@ class KeyGuessThrottle:
         Args:
             address: the client's.
             authorization: the header.
-            state: the request's; it receives the admission if the look-up is refused.
+            state: the request's; it receives the rate decision if the look-up is refused.
 
         Raises:
             RateLimited: if too many lookups of the address are running.
@@ -209,9 +209,9 @@ class KeyGuessThrottle:
         network = find_client_network(address)
         running = self._running.get(network, Counter())
         if authorization not in running and round(bucket.share * STRANGERS.burst) <= len(running):
-            admission = await self._rate_limiter.admit_address(address, is_signed=False)
-            state["admission"] = admission
-            raise admission.error or RateLimited("per_address", 1)
+            rate_decision = await self._rate_limiter.admit_address(address, is_signed=False)
+            state["rate_decision"] = rate_decision
+            raise rate_decision.error or RateLimited("per_address", 1)
         self._running[network] = running
         running[authorization] += 1
         try:

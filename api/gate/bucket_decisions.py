@@ -9,7 +9,7 @@ from typing import Any
 from recorder import clock
 from recorder.access.concurrency import KEY_SCOPE, WORKSPACE_SCOPE, WorkCount
 from recorder.access.rate_limits.bucket_stores import TokenBucketStore
-from recorder.access.rate_limits.token_buckets import BucketGroup, Cost, Draw, TokenBucket
+from recorder.access.rate_limits.token_buckets import BucketGroup, Cost, TokenBucket, TokenGrant
 from recorder.access.rate_tiers import Tier
 from recorder.errors import NoFreeConnection, RateLimited, RecorderError
 
@@ -38,7 +38,7 @@ class BucketDecision:
 
 
 class _BucketHeaders:
-    """Headers of one bucket: the constant ones, and the admission that was made last."""
+    """Headers of one bucket: the constant ones, and the decision that was made last."""
 
     __slots__ = ("last", "limit", "per_second", "remaining", "reset", "scope", "size")
 
@@ -129,7 +129,7 @@ def show_refusing_limit(state: dict[str, Any], error: RecorderError) -> None:
         error: the error of the request.
     """
     if isinstance(error, RateLimited) and error.limit is not None:
-        state["admission"] = BucketDecision(make_limit_headers(error), 0.0, error)
+        state["rate_decision"] = BucketDecision(make_limit_headers(error), 0.0, error)
 
 
 def make_limit_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
@@ -145,16 +145,16 @@ def make_limit_headers(error: RateLimited | NoFreeConnection) -> list[Header]:
 async def decide_by_token_buckets(
     store: TokenBucketStore, plan: BucketPlan, *, cost: Cost = 1.0
 ) -> BucketDecision:
-    """Draw on the token buckets of a plan."""
-    draw = store.draw_now(plan.group, cost=cost)
-    if draw is None:
-        draw = await store.draw(plan.group.buckets, cost=cost)
-    return make_bucket_decision(plan, draw, cost)
+    """Take tokens from the buckets of a plan; return the decision."""
+    grant = store.take_tokens_now(plan.group, cost=cost)
+    if grant is None:
+        grant = await store.take_tokens(plan.group.buckets, cost=cost)
+    return make_bucket_decision(plan, grant, cost)
 
 
-def make_bucket_decision(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> BucketDecision:
-    """Return the decision that a draw means, with the headers of the bucket that is emptiest."""
-    is_granted, tokens = draw
+def make_bucket_decision(plan: BucketPlan, grant: TokenGrant, cost: Cost = 1.0) -> BucketDecision:
+    """Return the decision that a grant means, with the headers of the bucket that is emptiest."""
+    is_granted, tokens = grant
     now = clock.unix_seconds()
     if not is_granted:
         return _make_bucket_refusal(plan, tokens, cost, now)
@@ -166,7 +166,7 @@ def make_bucket_decision(plan: BucketPlan, draw: Draw, cost: Cost = 1.0) -> Buck
         if other_left * headers.size < left * other_headers.size:
             headers, left = other_headers, other_left
     remaining, reset = int(left), ceil(now + (headers.size - left) / headers.per_second)
-    # Requests that come more slowly than the bucket fills share an admission for a second.
+    # Requests that come more slowly than the bucket fills share a decision for a second.
     if remaining != headers.remaining or reset != headers.reset:
         headers.remaining, headers.reset = remaining, reset
         headers.last = BucketDecision(headers.make(remaining, reset), remaining / headers.size)
@@ -184,4 +184,6 @@ def _make_bucket_refusal(plan: BucketPlan, tokens: list[float], cost: Cost, now:
     emptiest = waits.index(wait_s)
     retry_after_s = max(1, ceil(wait_s))
     headers = plan.headers[emptiest].make(int(tokens[emptiest]), ceil(now) + retry_after_s)
-    return BucketDecision(headers, 0.0, RateLimited(buckets[emptiest].scope, retry_after_s))
+    refusing = buckets[emptiest]
+    error = RateLimited(refusing.scope, retry_after_s, description=refusing.description)
+    return BucketDecision(headers, 0.0, error)

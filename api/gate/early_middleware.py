@@ -97,7 +97,7 @@ class HostCheck:
             return
         request_id = self._ids.next()
         state = scope.setdefault("state", {})
-        state.update(request_id=request_id, endpoint=None, caller=None, admission=None)
+        state.update(request_id=request_id, endpoint=None, caller=None, rate_decision=None)
         client_id = dict(scope["headers"]).get(b"x-request-id")
         gate_send = GateSend(send, scope, self._rate_limiter, common_answer_headers(request_id, client_id))
         await send_refusal(make_problem_response(InvalidHost(), request_id), scope, receive, gate_send)

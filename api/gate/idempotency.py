@@ -1,4 +1,4 @@
-"""Requests with an idempotency key: header read, key claimed for the route, kept answer sent. Contract §1."""
+"""Requests with an idempotency key: header read, key claimed, stored answer sent. Contract §1."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,15 +43,30 @@ class IdempotentRequest:
     secrets: frozenset[str] = frozenset()
     #: Set once it is built, while the transaction is still open.
     response: Response | None = None
+    #: Whether a request that only reads was carried out before.
+    is_repeated: bool = False
 
     @contextmanager
-    def transaction(self, database: Database) -> Iterator[DbSession]:
+    def transaction(self, database: Database, *, only_reads: bool = False) -> Iterator[DbSession]:
         """Yield the request's transaction, which also claims the key and keeps the answer.
+
+        A request that only reads holds no lock while it reads, and of its answer nothing is kept: it may be
+        large, and shows sessions that are purged later. It is carried out again when it is repeated.
+
+        Args:
+            database: the deployment's database.
+            only_reads: whether the request changes nothing.
 
         Raises:
             IdempotencyInProgress: if the first request with this key still runs.
         """
         with self.running.hold_key(self.key):
+            if only_reads:
+                with database.transaction(write=False) as db:
+                    claim_idempotency_key_lazily(db, self.key, on_kept=self._set_repeated)
+                    yield db
+                self._keep_key_of_read(database)
+                return
             try:
                 with database.transaction(write=True) as db:
                     claim_idempotency_key_lazily(db, self.key)
@@ -68,12 +83,25 @@ class IdempotentRequest:
                 raise
 
     def claim_at_first_statement(self, db: DbSession) -> None:
-        """Prepare a transaction whose first statement raises the kept answer if there is one.
+        """Prepare a transaction whose first statement raises the stored answer if there is one.
 
         Raises:
             AnswerKept, IdempotencyKeyReused, IdempotencyInProgress: from that statement.
         """
         claim_idempotency_key_lazily(db, self.key)
+
+    def _set_repeated(self) -> None:
+        self.is_repeated = True
+
+    def _keep_key_of_read(self, database: Database) -> None:
+        """Store the key of a request that only reads, or mark the answer to a repeated one."""
+        if self.response is None:
+            return
+        if self.is_repeated:
+            self.response.headers[_REPLAYED] = "true"
+            return
+        with database.transaction(write=True) as db:
+            store_keyed_answer(db, self.key, status=self.response.status_code, body=b"", resource_id=None)
 
     def _store_answer(self, db: DbSession, response: Response) -> None:
         answer = orjson.loads(response.body) if response.body else None
@@ -129,7 +157,7 @@ def read_idempotent_request(
 
 
 def install_idempotency_handler(app: FastAPI) -> None:
-    """Register the handler that sends kept answers again."""
+    """Register the handler that sends stored answers again."""
     app.state.running_keys = RunningIdempotencyKeys()
 
     @app.exception_handler(AnswerKept)

@@ -17,7 +17,7 @@ from recorder.access.concurrency import WorkCount
 from recorder.access.keys import Caller
 from recorder.access.rate_limits.bucket_stores import TokenBucketStore, open_token_buckets
 from recorder.access.rate_limits.token_buckets import TokenBucket
-from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface
+from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, WEBHOOK_CALLS, Surface, SurfaceRates
 from recorder.settings import Settings
 
 _PLANS = 20_000
@@ -42,10 +42,10 @@ class RateLimitCharge:
         Raises:
             RateLimited: if one of them holds too few.
         """
-        admission = await self._rate_limiter.pay_bytes(self._plan, count)
-        if admission.error is not None:
-            self._state["admission"] = admission
-            raise admission.error
+        rate_decision = await self._rate_limiter.pay_bytes(self._plan, count)
+        if rate_decision.error is not None:
+            self._state["rate_decision"] = rate_decision
+            raise rate_decision.error
 
     def refund(self, count: int) -> None:
         """Credit bytes that were paid, but not sent, to the next body."""
@@ -79,17 +79,17 @@ class RateLimiter:
         plan = self.plan_of(caller, endpoint)
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
-            admission = await decide_by_token_buckets(self.callers, plan)
+            rate_decision = await decide_by_token_buckets(self.callers, plan)
             plan.unpaid += body_bytes
-            return admission
+            return rate_decision
         # Requests that arrive while Redis answers must not pay the same bytes again.
         plan.unpaid = 0
-        admission = await decide_by_token_buckets(
+        rate_decision = await decide_by_token_buckets(
             self.callers, plan.with_bytes, cost=(1.0, 1.0, unpaid, unpaid)
         )
-        if admission.error is not None:
+        if rate_decision.error is not None:
             plan.unpaid += unpaid - body_bytes
-        return admission
+        return rate_decision
 
     def admit_now(self, plan: CallerPlan, body_bytes: int) -> BucketDecision | None:
         """Draw on the token buckets of a key and its workspace without waiting.
@@ -107,23 +107,23 @@ class RateLimiter:
             plan.begin()  # raises
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
-            draw = self.callers.draw_now(plan.group)
-            if draw is None:
+            grant = self.callers.take_tokens_now(plan.group)
+            if grant is None:
                 return None
             plan.unpaid = unpaid
-            admission = make_bucket_decision(plan, draw)
+            rate_decision = make_bucket_decision(plan, grant)
         else:
             cost = (1.0, 1.0, unpaid, unpaid)
-            draw = self.callers.draw_now(plan.with_bytes.group, cost=cost)
-            if draw is None:
+            grant = self.callers.take_tokens_now(plan.with_bytes.group, cost=cost)
+            if grant is None:
                 return None
-            if draw[0]:
+            if grant[0]:
                 plan.unpaid = 0
-            admission = make_bucket_decision(plan.with_bytes, draw, cost)
-        if admission.error is None:
+            rate_decision = make_bucket_decision(plan.with_bytes, grant, cost)
+        if rate_decision.error is None:
             key.count += 1
             workspace.count += 1
-        return admission
+        return rate_decision
 
     async def pay_bytes(self, plan: CallerPlan, count: int) -> BucketDecision:
         """Draw on the token buckets of bytes, for parts of a body whose length is unknown."""
@@ -148,8 +148,10 @@ class RateLimiter:
     async def admit_webhook(self, caller: Caller, webhook_id: str) -> BucketDecision:
         """Draw on the bucket of a webhook; other workspaces have a bucket of another name."""
         name = f"recorder:limit:{caller.workspace_id}:{webhook_id}"
+        description = "redeliveries and test events of this webhook"
         return await decide_by_token_buckets(
-            self.callers, BucketPlan(TokenBucket.of(WEBHOOK_CALLS, "per_webhook", name))
+            self.callers,
+            BucketPlan(TokenBucket.of(WEBHOOK_CALLS, "per_webhook", name, description=description)),
         )
 
     async def admit_surface(self, caller: Caller, surface: Surface) -> BucketDecision:
@@ -170,16 +172,9 @@ class RateLimiter:
         if plan is not None and plan.tier is caller.tier:
             return plan
         tier, rates = caller.tier, caller.tier.rates[surface]
-        key, workspace = f"recorder:limit:{caller.key_id}", f"recorder:limit:{caller.workspace_id}"
         plan = CallerPlan(
-            (
-                TokenBucket.of(rates.per_key, "per_key", f"{key}:{surface}"),
-                TokenBucket.of(rates.per_workspace, "per_workspace", f"{workspace}:{surface}"),
-            ),
-            (
-                TokenBucket.of(tier.body_bytes.per_key, "per_key_bytes", f"{key}:bytes"),
-                TokenBucket.of(tier.body_bytes.per_workspace, "per_workspace_bytes", f"{workspace}:bytes"),
-            ),
+            _make_bucket_pair(caller, rates, surface, subject=f"`{surface}`"),
+            _make_bucket_pair(caller, tier.body_bytes, "bytes", subject="body bytes", suffix="_bytes"),
             (self._count_of(caller.key_id), self._count_of(caller.workspace_id)),
             tier,
         )
@@ -200,11 +195,31 @@ class RateLimiter:
         if plan is not None:
             return plan
         rate = SIGNED_READS if is_signed else STRANGERS
+        subject = "downloads by signed address" if is_signed else "requests without a valid key"
         name = f"recorder:limit:{find_client_network(address)}:{kind}"
         if len(self._address_plans) >= _PLANS:
             self._address_plans.clear()
-        plan = self._address_plans[address, kind] = BucketPlan(TokenBucket.of(rate, "per_address", name))
+        bucket = TokenBucket.of(rate, "per_address", name, description=f"{subject} from your address")
+        plan = self._address_plans[address, kind] = BucketPlan(bucket)
         return plan
+
+
+def _make_bucket_pair(
+    caller: Caller, rates: SurfaceRates, name: str, *, subject: str, suffix: str = ""
+) -> tuple[TokenBucket, TokenBucket]:
+    """Return the buckets of a key and of its workspace; scopes end with the suffix."""
+    key, workspace = f"recorder:limit:{caller.key_id}", f"recorder:limit:{caller.workspace_id}"
+    return (
+        TokenBucket.of(
+            rates.per_key, f"per_key{suffix}", f"{key}:{name}", description=f"{subject} for this key"
+        ),
+        TokenBucket.of(
+            rates.per_workspace,
+            f"per_workspace{suffix}",
+            f"{workspace}:{name}",
+            description=f"{subject} for this workspace",
+        ),
+    )
 
 
 @lru_cache(maxsize=10_000)

@@ -18,7 +18,7 @@ from api.gate.authentication import CallerCache, KeyGuessThrottle, ScopeDenialAu
 from api.gate.bucket_decisions import BucketDecision, CallerPlan, Header, show_refusing_limit
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
 from api.gate.rate_limiter import RateLimitCharge, RateLimiter
-from api.gate.refusal_pace import RefusalPace
+from api.gate.refusal_delay import RefusalDelay
 from api.gate.responses import GateSend, common_answer_headers, read_client_address, send_refusal
 from api.gate.versions import check_interface_release
 from api.strict_routes import is_percent_encoded
@@ -49,7 +49,7 @@ _SMALL_DIGITS = len(str(SMALL_BYTES))
 class RequestGate:
     """Middleware that identifies, authorizes and limits a request, and bounds its body.
 
-    Writes to `scope["state"]`: request_id, endpoint, caller, admission, large_body.
+    Writes to `scope["state"]`: request_id, endpoint, caller, rate_decision, large_body.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RequestGate:
         self._throttle = KeyGuessThrottle(rate_limiter)
         self._denied_audit = denied_audit
         self._body_memory = body_memory or BodyMemory(limits.BODY_MEMORY_BYTES)
-        self._pace = RefusalPace()
+        self._pace = RefusalDelay()
         self._ids = IdCounter("req")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ class RequestGate:
         endpoint = find_endpoint(scope.get("method", "GET"), path)
         state: dict[str, Any] = scope.setdefault("state", {})
         state["request_id"], state["endpoint"] = request_id, endpoint
-        state["caller"] = state["admission"] = None
+        state["caller"] = state["rate_decision"] = None
         plan = body = None
         announced = headers.get(b"content-length")
         if announced is None and b"transfer-encoding" not in headers:
@@ -169,12 +169,12 @@ class RequestGate:
             return None
         state["caller"] = caller
         plan = self._rate_limiter.plan_of(caller, endpoint)
-        admission = self._rate_limiter.admit_now(plan, body_bytes)
-        if admission is None:
+        rate_decision = self._rate_limiter.admit_now(plan, body_bytes)
+        if rate_decision is None:
             return None
-        state["admission"] = admission
-        if admission.error is not None:
-            raise admission.error
+        state["rate_decision"] = rate_decision
+        if rate_decision.error is not None:
+            raise rate_decision.error
         return plan
 
     async def _admit_request(
@@ -251,11 +251,11 @@ def _is_signed_request(scope: Scope, endpoint: Endpoint | None) -> bool:
     return endpoint is not None and endpoint.opens_by_signature and b"sig=" in scope["query_string"]
 
 
-def _apply_gate_decision(admission: BucketDecision, scope: Scope) -> None:
-    """Store the admission, whose headers the answer shows, and raise its error if it has one."""
-    scope["state"]["admission"] = admission
-    if admission.error is not None:
-        raise admission.error
+def _apply_gate_decision(rate_decision: BucketDecision, scope: Scope) -> None:
+    """Store the rate decision, whose headers the answer shows, and raise its error if it has one."""
+    scope["state"]["rate_decision"] = rate_decision
+    if rate_decision.error is not None:
+        raise rate_decision.error
 
 
 def _check_headers_before_body(headers: dict[bytes, bytes], sent: list[Header]) -> None:

@@ -43,18 +43,18 @@ class GateSend:
             body: LargeBody | None = self._state.get("large_body")
             if body is not None and not body.is_complete:
                 _add_close_header(message)
-            admission: BucketDecision | None = self._state["admission"]
-            if admission is None:
-                return self._start_without_admission(message)
-            message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
+            rate_decision: BucketDecision | None = self._state["rate_decision"]
+            if rate_decision is None:
+                return self._start_without_rate_decision(message)
+            message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
         elif kind == "websocket.close":
             self.has_ended = True
         return self._send(message)
 
-    async def _start_without_admission(self, message: Message) -> None:
+    async def _start_without_rate_decision(self, message: Message) -> None:
         """Start an answer to a request that no limit was applied to, with the limit of its address."""
-        admission = await self._rate_limiter.peek_address(read_client_address(self._scope))
-        message["headers"] = [*message.get("headers", ()), *self._headers, *admission.headers]
+        rate_decision = await self._rate_limiter.peek_address(read_client_address(self._scope))
+        message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
         await self._send(message)
 
 

@@ -39,12 +39,12 @@ async def limit_live_replay(request: Request, sandbox: str) -> None:
     _apply_route_limit(request, await rate_limiter.admit_surface(request.state.caller, "live_replays"))
 
 
-def _apply_route_limit(request: Request, admission: BucketDecision) -> None:
+def _apply_route_limit(request: Request, rate_decision: BucketDecision) -> None:
     """Show the bucket with the smaller share in the answer's headers, and raise the error of a refusal."""
-    if admission.error is not None or admission.share < request.state.admission.share:
-        request.state.admission = admission
-    if admission.error is not None:
-        raise admission.error
+    if rate_decision.error is not None or rate_decision.share < request.state.rate_decision.share:
+        request.state.rate_decision = rate_decision
+    if rate_decision.error is not None:
+        raise rate_decision.error
 
 
 #: For `dependencies=[…]` of a route with `webhook_id` in its path.

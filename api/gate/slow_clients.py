@@ -352,8 +352,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         headers: list[Header] = []
         if rate_limiter is not None:  # None in other applications
             address = self.client[0] if self.client else "unknown"
-            admission = await rate_limiter.admit_address(address, is_signed=False)
-            error, headers = admission.error or error, admission.headers
+            rate_decision = await rate_limiter.admit_address(address, is_signed=False)
+            error, headers = rate_decision.error or error, rate_decision.headers
         if not self.transport.is_closing():
             self._write_answer(error, headers)
         self._close_connection()

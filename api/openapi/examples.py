@@ -51,14 +51,18 @@ def _format_request(method: str, path: str, *, body: str = "") -> str:
     return _format_curl_command(path, *([] if method == "POST" and body else [f"-X {method}"]), *data)
 
 
-def _format_id_command(prefix: str, command: str) -> str:
+def _format_shell_id_capture(prefix: str, command: str) -> str:
     return f"$({command} | grep -o '{prefix}_[0-9a-z]*' | head -n 1)"
 
 
 _CREATED = '{"workflow": "checkout"}'
 _STARTED = '{"workflow": "checkout", "start": true}'
-_NEW_SESSION = f"session={_format_id_command('ses', _format_request('POST', '/v1/sessions', body=_CREATED))}"
-_RECORDING = f"session={_format_id_command('ses', _format_request('POST', '/v1/sessions', body=_STARTED))}"
+_NEW_SESSION = (
+    f"session={_format_shell_id_capture('ses', _format_request('POST', '/v1/sessions', body=_CREATED))}"
+)
+_RECORDING = (
+    f"session={_format_shell_id_capture('ses', _format_request('POST', '/v1/sessions', body=_STARTED))}"
+)
 _ONE_PIXEL = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -70,41 +74,51 @@ _FRAMES = f'{{"frames": [{{"t_ms": 0, "content_type": "image/png", "data": "{_ON
 _AT = "/v1/sessions/$session"
 _WITH_FRAME = [
     _RECORDING,
-    f"frame={_format_id_command('frm', _format_request('POST', f'{_AT}/frames', body=_FRAMES))}",
+    f"frame={_format_shell_id_capture('frm', _format_request('POST', f'{_AT}/frames', body=_FRAMES))}",
 ]
 _SNAPSHOT = '{"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, "Cart"]]}'
 _FRAME_WITH_SNAPSHOT = f'{_FRAMES.removesuffix("}]}")}, "dom": {_SNAPSHOT}}}]}}'
 _WITH_SNAPSHOT = [
     _RECORDING,
-    f"frame={_format_id_command('frm', _format_request('POST', f'{_AT}/frames', body=_FRAME_WITH_SNAPSHOT))}",
+    "frame="
+    + _format_shell_id_capture("frm", _format_request("POST", f"{_AT}/frames", body=_FRAME_WITH_SNAPSHOT)),
 ]
 _WITH_EVENTS = [_RECORDING, _format_request("POST", f"{_AT}/events", body=_EVENTS)]
 _SEALED = [
     "session="
-    + _format_id_command("ses", _format_curl_command("/v1/sessions?workflow=checkout&status=sealed&limit=1"))
+    + _format_shell_id_capture(
+        "ses", _format_curl_command("/v1/sessions?workflow=checkout&status=sealed&limit=1")
+    )
 ]
 _EXPORT_BODY = '{"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}'
-_QUEUED = [f"export={_format_id_command('exp', _format_request('POST', '/v1/exports', body=_EXPORT_BODY))}"]
+_QUEUED = [
+    f"export={_format_shell_id_capture('exp', _format_request('POST', '/v1/exports', body=_EXPORT_BODY))}"
+]
 _COMPLETED = [
-    f"export={_format_id_command('exp', _format_curl_command('/v1/exports?status=completed&limit=1'))}"
+    f"export={_format_shell_id_capture('exp', _format_curl_command('/v1/exports?status=completed&limit=1'))}"
 ]
 _DRY_REPLAY = (
     "curl -sS -H \"$auth\" -H 'Content-Type: application/json' "
     '-d "{\\"session_id\\": \\"$session\\", \\"sandbox\\": \\"dry\\"}" "$RECORDER_URL/v1/replays"'
 )
-_REPLAYED = [*_SEALED, f"replay={_format_id_command('rpl', _DRY_REPLAY)}"]
+_REPLAYED = [*_SEALED, f"replay={_format_shell_id_capture('rpl', _DRY_REPLAY)}"]
 _FAILED = [
     "session="
-    + _format_id_command("ses", _format_curl_command("/v1/sessions?workflow=checkout&outcome=error&limit=1"))
+    + _format_shell_id_capture(
+        "ses", _format_curl_command("/v1/sessions?workflow=checkout&outcome=error&limit=1")
+    )
 ]
 _DRY_RECOVERY = _DRY_REPLAY.replace("/v1/replays", "/v1/recoveries")
-_RECOVERED = [*_FAILED, f"recovery={_format_id_command('rcv', _DRY_RECOVERY)}"]
+_RECOVERED = [*_FAILED, f"recovery={_format_shell_id_capture('rcv', _DRY_RECOVERY)}"]
 _WEBHOOK_BODY = '{"url": "http://127.0.0.1:9000/hook", "events": ["session.sealed"]}'
 _WEBHOOK = [
-    f"webhook={_format_id_command('whk', _format_request('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"
+    f"webhook={_format_shell_id_capture('whk', _format_request('POST', '/v1/webhooks', body=_WEBHOOK_BODY))}"
 ]
 _HOOK = "/v1/webhooks/$webhook"
-_DELIVERY = [*_WEBHOOK, f"delivery={_format_id_command('dlv', _format_request('POST', f'{_HOOK}/test'))}"]
+_DELIVERY = [
+    *_WEBHOOK,
+    f"delivery={_format_shell_id_capture('dlv', _format_request('POST', f'{_HOOK}/test'))}",
+]
 _ERASURE_BODY = '{"subject": "someone@example.com", "scope": "all"}'
 _KEY_BODY = '{"label": "reports", "scope": "read"}'
 
@@ -212,7 +226,9 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ],
     ("POST", "/v1/replays/{replay_id}/decision"): [
         "replay="
-        + _format_id_command("rpl", _format_curl_command("/v1/replays?status=running&workflow=checkout")),
+        + _format_shell_id_capture(
+            "rpl", _format_curl_command("/v1/replays?status=running&workflow=checkout")
+        ),
         _format_request("POST", "/v1/replays/$replay/decision", body='{"step": 1, "action": "act"}'),
     ],
     ("POST", "/v1/recoveries"): [*_FAILED, _DRY_RECOVERY],
@@ -252,7 +268,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("POST", "/v1/keys"): [_format_request("POST", "/v1/keys", body=_KEY_BODY)],
     ("GET", "/v1/keys"): [_format_curl_command("/v1/keys")],
     ("DELETE", "/v1/keys/{key_id}"): [
-        f"key={_format_id_command('key', _format_request('POST', '/v1/keys', body=_KEY_BODY))}",
+        f"key={_format_shell_id_capture('key', _format_request('POST', '/v1/keys', body=_KEY_BODY))}",
         _format_request("DELETE", "/v1/keys/$key"),
     ],
     ("GET", "/v1/workspaces/current"): [_format_curl_command("/v1/workspaces/current")],
@@ -265,7 +281,7 @@ _SCRIPTS: Final[dict[tuple[str, str], list[str]]] = {
     ("POST", "/v1/privacy/erasure"): [_format_request("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)],
     ("GET", "/v1/privacy/erasure/{erasure_id}"): [
         "erasure="
-        + _format_id_command("era", _format_request("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)),
+        + _format_shell_id_capture("era", _format_request("POST", "/v1/privacy/erasure", body=_ERASURE_BODY)),
         _format_curl_command("/v1/privacy/erasure/$erasure"),
     ],
     ("GET", "/healthz"): ['curl -sS "$RECORDER_URL/healthz"'],

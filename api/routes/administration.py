@@ -95,7 +95,7 @@ def create_key(
 @router.get("/keys", tags=["keys"])
 def list_keys(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Key]:
     """List the keys that were not revoked, newest first; a test key sees only test keys."""
-    before_id = pager.read_position(str)
+    before_id = pager.read_cursor(str)
     return pager.make_page(key_admin.list_keys(db, caller.tenant, before_id=before_id, limit=pager.limit))
 
 
@@ -142,7 +142,7 @@ def list_audit_entries(
         action=action,
         actor=actor,
         resource=resource,
-        after_number=pager.read_position(int) or 0,
+        after_number=pager.read_cursor(int) or 0,
     )
     if negotiate_format(request, JSON, NDJSON) == NDJSON:
         return StreamingResponse(stream_audit_entries(runtime.database, filters), media_type=NDJSON)

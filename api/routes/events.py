@@ -94,7 +94,7 @@ def list_events(
 
     With `Accept: application/x-ndjson` or `application/vnd.apache.arrow.stream` all events are sent.
     """
-    after = pager.read_position(tuple[int, str])
+    after = pager.read_cursor(tuple[int, str])
     form = negotiate_format(request, JSON, NDJSON, ARROW)
     if form != JSON:
         return EventDownload(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
 from api.negotiation import ByteRange, respond_with_streamed_range
-from api.strict_routes import StrictRoute
+from api.strict_routes import StrictRoute, check_tag_parameter
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.datasets.formats import FORMATS
@@ -113,7 +113,7 @@ def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> hosted_fi
 
 
 # Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
-Manifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrency=8)]
+StoredManifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrency=8)]
 File = Annotated[hosted_files.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
 
 
@@ -130,7 +130,7 @@ def get_export_draft(
         with runtime.database.transaction(write=False) as db:
             if (keyed := getattr(request.state, "keyed", None)) is not None:
                 keyed.claim_at_first_statement(db)
-            queue.require_queueable_draft(db, draft)
+            queue.prepare_export_draft(db, draft)
     except RecorderError:
         return draft  # the request's transaction raises the same, and keeps the answer
     queue.probe_draft_destination(draft, runtime.settings)
@@ -163,13 +163,14 @@ def list_exports(
     ] = None,
 ) -> Page[Export]:
     """List the exports, newest first."""
+    check_tag_parameter(tag)
     page = queue.list_exports(
         db,
         caller.tenant,
         workflows=tuple(workflow),
         status=status,
         tag=tag,
-        before_id=pager.read_position(str),
+        before_id=pager.read_cursor(str),
         limit=pager.limit,
     )
     return pager.make_page(
@@ -205,7 +206,7 @@ def get_export_difference(
     Raises:
         InvalidCursor, InvalidState, NotFound, ValidationFailed, Unavailable: if there is no such page.
     """
-    after_id = pager.read_position(str)
+    after_id = pager.read_cursor(str)
     row, other = (
         _find_export_for_route(runtime, caller, export_id),
         _find_export_for_route(runtime, caller, against),
@@ -234,7 +235,7 @@ def compare_exports(difference: Difference) -> ExportDifference:
 
 
 @router.get("/{export_id}/manifest", responses=problem_responses(404, 409))
-def get_manifest(manifest: Manifest) -> dict[str, Any]:
+def get_manifest(manifest: StoredManifest) -> dict[str, Any]:
     """Return every file with size, rows and SHA-256, and for hosted exports with a new signed address."""
     return manifest
 

@@ -64,7 +64,7 @@ def list_frames(
     session_id: str, pager: PagerDep, db: Db, caller: CallerDep, runtime: RuntimeDep
 ) -> Page[Frame]:
     """List the frames of a session by `(t_ms, id)`, the same before and after sealing."""
-    after = pager.read_position(tuple[int, str])
+    after = pager.read_cursor(tuple[int, str])
     row = sessions.find_session(db, caller.tenant, session_id)
     return pager.make_page(item_reads.list_frames(db, runtime.lake, row, after=after, limit=pager.limit))
 

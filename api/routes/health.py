@@ -318,7 +318,7 @@ class _BacklogCollector(Collector):
         yield GaugeMetricFamily("recorder_erasures_overdue", "Erasures past their due_by.", overdue.erasures)
         yield GaugeMetricFamily(
             "recorder_erasures_waiting_for_rewrite",
-            "Erasures that wait for the rewrite of PostgreSQL's tables.",
+            "Erasures that wait for the rewrite of PostgreSQL's tables or of a large SQLite file.",
             overdue.waiting_rewrites,
         )
         yield GaugeMetricFamily(

@@ -126,7 +126,7 @@ def list_outliers(
             **selection.as_arguments(),
             rank=rank,
             threshold=threshold,
-            after=pager.read_position(tuple[int, int]),
+            after=pager.read_cursor(tuple[int, int]),
             limit=pager.limit,
         )
     )

@@ -11,7 +11,7 @@ from api.strict_routes import StrictRoute
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, RecoveryStatus
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
-from recorder.replay_service.requests import recoveries, replay_rows
+from recorder.replay_service.requests import recoveries, replay_and_recovery_rows
 from recorder.replay_service.requests.request_checks import check_replay_settings
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
@@ -30,12 +30,12 @@ async def get_admitted_recovery(request: Request, caller: CallerDep, body: Recov
 
 
 # The route lists it before `db`: scope and limit come before idempotency and existence.
-Admitted = Annotated[RecoveryCreate, Depends(get_admitted_recovery)]
+AdmittedRecovery = Annotated[RecoveryCreate, Depends(get_admitted_recovery)]
 
 
 @router.post("", status_code=202, responses=problem_responses(403, 404, 409))
 def create_recovery(
-    admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+    admitted: AdmittedRecovery, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Recovery:
     """Recover a failed session: try the way to success from the best nodes that it passed."""
     return recoveries.recovery_to_wire(
@@ -54,13 +54,13 @@ def list_recoveries(
     session_id: Annotated[str | None, Query(description="Session that failed.")] = None,
 ) -> Page[Recovery]:
     """List the recoveries, newest first."""
-    page = replay_rows.list_replay_rows(
+    page = replay_and_recovery_rows.list_replays_or_recoveries(
         db,
         RecoveryRow,
         caller.tenant,
         filters={"status": status, "sandbox": sandbox, "session_id": session_id},
         workflows=workflow,
-        before_id=pager.read_position(str),
+        before_id=pager.read_cursor(str),
         limit=pager.limit,
     )
     return pager.make_page(page.convert(recoveries.recovery_to_wire))
@@ -70,7 +70,7 @@ def list_recoveries(
 def get_recovery(recovery_id: str, db: Db, caller: CallerDep) -> Recovery:
     """Return a recovery with its candidates."""
     return recoveries.recovery_to_wire(
-        replay_rows.find_replay_row(db, RecoveryRow, caller.tenant, recovery_id)
+        replay_and_recovery_rows.find_replay_or_recovery(db, RecoveryRow, caller.tenant, recovery_id)
     )
 
 

@@ -18,7 +18,7 @@ from recorder.models.replay import (
     Sandbox,
 )
 from recorder.models.wire import Page
-from recorder.replay_service.requests import replay_rows, replay_wire_objects, replays
+from recorder.replay_service.requests import replay_and_recovery_rows, replay_wire_objects, replays
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
@@ -36,12 +36,12 @@ async def get_admitted_replay(request: Request, caller: CallerDep, body: ReplayC
 
 
 # Routes list it before `db`: scope and limit come before idempotency and existence.
-Admitted = Annotated[ReplayCreate, Depends(get_admitted_replay)]
+AdmittedReplay = Annotated[ReplayCreate, Depends(get_admitted_replay)]
 
 
 @router.post("", status_code=202, responses=problem_responses(403, 404, 409))
 def create_replay(
-    admitted: Admitted, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+    admitted: AdmittedReplay, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
 ) -> Replay:
     """Queue a replay of a sealed session: `dry` compares it with its snapshots, and touches nothing."""
     return replay_wire_objects.replay_to_wire(
@@ -61,13 +61,13 @@ def list_replays(
     cause: Annotated[str | None, Query(description="Recovery that asked for it.")] = None,
 ) -> Page[Replay]:
     """List the replays, newest first."""
-    page = replay_rows.list_replay_rows(
+    page = replay_and_recovery_rows.list_replays_or_recoveries(
         db,
         ReplayRow,
         caller.tenant,
         filters={"status": status, "sandbox": sandbox, "session_id": session_id, "cause": cause},
         workflows=workflow,
-        before_id=pager.read_position(str),
+        before_id=pager.read_cursor(str),
         limit=pager.limit,
     )
     return pager.make_page(page.convert(replay_wire_objects.replay_to_wire))
@@ -75,17 +75,16 @@ def list_replays(
 
 @router.get("/{replay_id}", responses=problem_responses(404))
 def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
-    """Return a replay."""
-    return replay_wire_objects.replay_to_wire(
-        replay_rows.find_replay_row(db, ReplayRow, caller.tenant, replay_id)
-    )
+    """Return a replay, with the present labels of the memory graph that it was compared with."""
+    row = replay_and_recovery_rows.find_replay_or_recovery(db, ReplayRow, caller.tenant, replay_id)
+    return replay_wire_objects.read_labelled_replay(db, row)
 
 
 @router.get("/{replay_id}/steps", responses=problem_responses(404))
 def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
     """List the steps of a replay, in their order."""
-    after = pager.read_position(int)
-    row = replay_rows.find_replay_row(db, ReplayRow, caller.tenant, replay_id)
+    after = pager.read_cursor(int)
+    row = replay_and_recovery_rows.find_replay_or_recovery(db, ReplayRow, caller.tenant, replay_id)
     return pager.make_page(replays.list_stored_replay_steps(db, row, after=after, limit=pager.limit))
 
 

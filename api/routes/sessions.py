@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from api.bodies.body_masking import MaskedBody, MaskedSession, MaskedTag
 from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep, Workflows
 from api.errors import problem_responses
-from api.strict_routes import StrictRoute
+from api.strict_routes import StrictRoute, check_tag_parameter
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter
 from recorder.access.keys import Caller
@@ -25,7 +25,7 @@ from recorder.models.session import (
     TagCreate,
 )
 from recorder.models.wire import ActorKind, Outcome, Page
-from recorder.recording import item_reads, session_list, sessions, stops, tags
+from recorder.recording import item_reads, session_list, session_stops, sessions, tags
 from recorder.recording.item_reads import find_anchor_time
 from recorder.runtime import Runtime
 
@@ -52,9 +52,7 @@ async def get_session_filter(
     Raises:
         ValidationFailed: if no tag can have this name.
     """
-    if tag is not None and not tag.isprintable():
-        text = "tag takes printable characters."
-        raise ValidationFailed.of("tag", "invalid_string", message=text, where="query")
+    check_tag_parameter(tag)
     return session_list.SessionFilter(
         workflow=tuple(workflow),
         status=status,
@@ -68,7 +66,7 @@ async def get_session_filter(
     )
 
 
-async def parse_include(
+async def parse_session_include(
     include: Annotated[str | None, Query(description="Of `events,tags,frames_summary`.")] = None,
 ) -> frozenset[str]:
     """Return the members that `include=` names.
@@ -97,7 +95,7 @@ def list_sessions(
     filters: Annotated[session_list.SessionFilter, Depends(get_session_filter)],
 ) -> Page[Session]:
     """List the sessions, newest first."""
-    before_id = pager.read_position(str)
+    before_id = pager.read_cursor(str)
     return pager.make_page(
         session_list.list_sessions(db, caller.tenant, filters, before_id=before_id, limit=pager.limit)
     )
@@ -109,7 +107,7 @@ def get_session(
     db: Db,
     caller: CallerDep,
     runtime: RuntimeDep,
-    include: Annotated[frozenset[str], Depends(parse_include)],
+    include: Annotated[frozenset[str], Depends(parse_session_include)],
 ) -> SessionDetail:
     """Return a session, with the related data that `include` names."""
     row = sessions.find_session(db, caller.tenant, session_id)
@@ -124,41 +122,41 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
 
 def _search_session_for_stop_route(
     session_id: str, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> stops.Searches:
+) -> session_stops.Searches:
     return _search_marks_for_session_route(request, runtime, caller, [session_id])
 
 
 def _search_batch_for_stop_route(
     body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> tuple[BatchStop, stops.Searches]:
+) -> tuple[BatchStop, session_stops.Searches]:
     return body, _search_marks_for_session_route(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
 
 
 def _search_marks_for_session_route(
     request: Request, runtime: Runtime, caller: Caller, ids: list[str]
-) -> stops.Searches:
+) -> session_stops.Searches:
     searches: ConcurrencyLimiter = request.app.state.large_searches
     hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
-    return stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)
+    return session_stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)
 
 
 # The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
 # dependency of a route may take the body: each that takes it reports the same errors.
-_SearchedSession = Annotated[stops.Searches, Depends(_search_session_for_stop_route)]
-_SearchedBatch = Annotated[tuple[BatchStop, stops.Searches], Depends(_search_batch_for_stop_route)]
+_SearchedSession = Annotated[session_stops.Searches, Depends(_search_session_for_stop_route)]
+_SearchedBatch = Annotated[tuple[BatchStop, session_stops.Searches], Depends(_search_batch_for_stop_route)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
 def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return stops.stop_session(db, caller.tenant, session_id, searches)
+    return session_stops.stop_session(db, caller.tenant, session_id, searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True)
 def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
     body, searches = searched
-    return stops.stop_session_batch(db, caller.tenant, body.ids, searches)
+    return session_stops.stop_session_batch(db, caller.tenant, body.ids, searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))
@@ -228,6 +226,6 @@ def add_tag(session_id: str, tag: Anchored, db: Db, caller: CallerDep) -> Tag:
 @tag_router.get("", responses=problem_responses(404))
 def list_tags(session_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Tag]:
     """List the tags of a session by `(t_ms, id)`."""
-    after = pager.read_position(tuple[int, str])
+    after = pager.read_cursor(tuple[int, str])
     row = sessions.find_session(db, caller.tenant, session_id)
     return pager.make_page(tags.list_tags(db, row.id, after=after, limit=pager.limit))

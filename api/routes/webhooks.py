@@ -59,12 +59,12 @@ async def get_secret_box(runtime: RuntimeDep) -> WebhookSecretBox:
 
 CheckedWebhook = Annotated[WebhookCreate, Depends(get_checked_webhook)]
 CheckedUpdate = Annotated[WebhookUpdate, Depends(get_checked_update)]
-Box = Annotated[WebhookSecretBox, Depends(get_secret_box)]
+SecretBox = Annotated[WebhookSecretBox, Depends(get_secret_box)]
 
 
 @router.post("", status_code=201)
 def create_webhook(
-    spec: CheckedWebhook, db: Db, box: Box, caller: CallerDep, origin: OriginDep
+    spec: CheckedWebhook, db: Db, box: SecretBox, caller: CallerDep, origin: OriginDep
 ) -> WebhookCreated:
     """Register a URL that events are sent to; only this answer shows the signing secret."""
     return subscriptions.create_webhook(db, box, caller.tenant, origin, spec)
@@ -73,7 +73,7 @@ def create_webhook(
 @router.get("")
 def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
     """List the webhooks, newest first."""
-    before_id = pager.read_position(str)
+    before_id = pager.read_cursor(str)
     return pager.make_page(
         subscriptions.list_webhooks(db, caller.tenant, before_id=before_id, limit=pager.limit)
     )
@@ -101,7 +101,9 @@ def delete_webhook(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep
 
 
 @router.post("/{webhook_id}/secret", responses=problem_responses(404))
-def rotate_secret(webhook_id: str, db: Db, box: Box, caller: CallerDep, origin: OriginDep) -> RotatedSecret:
+def rotate_secret(
+    webhook_id: str, db: Db, box: SecretBox, caller: CallerDep, origin: OriginDep
+) -> RotatedSecret:
     """Create a new signing secret; for 24 hours the previous secret signs too."""
     return subscriptions.rotate_webhook_secret(db, box, caller.tenant, origin, webhook_id)
 
@@ -122,7 +124,7 @@ def list_deliveries(webhook_id: str, pager: PagerDep, db: Db, caller: CallerDep)
     """List the attempts to send events to this webhook, newest first, kept for thirty days."""
     return pager.make_page(
         deliveries.list_deliveries(
-            db, caller.tenant, webhook_id, before_id=pager.read_position(str), limit=pager.limit
+            db, caller.tenant, webhook_id, before_id=pager.read_cursor(str), limit=pager.limit
         )
     )
 

@@ -23,7 +23,7 @@ _Slug = Annotated[str, Path(json_schema_extra={"pattern": limits.WORKFLOW_PATTER
 @router.get("")
 def list_workflows(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Workflow]:
     """List the workflows, newest first."""
-    before = pager.read_position(tuple[int, str])
+    before = pager.read_cursor(tuple[int, str])
     return pager.make_page(workflows.list_workflows(db, caller.tenant, before=before, limit=pager.limit))
 
 

@@ -16,7 +16,7 @@ from recorder import limits
 from recorder.access.keys import Caller
 from recorder.errors import RecorderError
 from recorder.recording.session_events import SCHEMA, SessionEventPortions
-from recorder.recording.stored_events import EventFilter, Position
+from recorder.recording.stored_events import EventFilter, EventSortKey
 from recorder.recording.whole_reads import WholeReads, let_threads_run
 from recorder.runtime import Runtime
 
@@ -116,7 +116,7 @@ class EventDownload(Response):
         caller: Caller,
         session_id: str,
         *,
-        after: Position | None,
+        after: EventSortKey | None,
         wanted: EventFilter,
         format: DownloadFormat,
     ) -> None:

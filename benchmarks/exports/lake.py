@@ -22,7 +22,7 @@ from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.tenant import Tenant
 
 WORKSPACE = "wsp_01k0000000000000000000000b"
@@ -96,7 +96,9 @@ def _noise(shape: Shape, number: int, use: str, n_bytes: int) -> bytes:
     return hashlib.shake_128(f"{shape.seed} {number} {use}".encode()).digest(n_bytes)
 
 
-def _lake_rows(runtime: Runtime, shape: Shape, sessions: list[dict[str, Any]]) -> dict[Kind, pl.DataFrame]:
+def _lake_rows(
+    runtime: Runtime, shape: Shape, sessions: list[dict[str, Any]]
+) -> dict[LakeKind, pl.DataFrame]:
     events = _events(shape, sessions)
     frames = _frames(runtime, shape, sessions, events)
     return {"events": events, "frames": frames, "sessions": _facts(shape, sessions, events)}

@@ -15,6 +15,7 @@ from sklearn.cluster import DBSCAN, HDBSCAN, AgglomerativeClustering
 from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.neighbors import NearestNeighbors
 
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.graph.bounds import GRAPH_BOUNDS
 from recorder.memory.graph.communities import (
     NEIGHBOURS,
@@ -25,7 +26,6 @@ from recorder.memory.graph.communities import (
     link_neighbours,
 )
 from recorder.memory.graph.features import PRUNE_SESSIONS, FeatureCounts
-from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node
 from recorder.memory.graph.shown_way import VariantTable, split_ways
 

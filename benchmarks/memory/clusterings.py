@@ -20,7 +20,7 @@ from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from benchmarks.memory.task_sets import draw_rare, draw_skewed, draw_varied, group_by_task
 from benchmarks.memory.tasks import DATA, Demonstration, in_order, read_demonstrations
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.graph.shown_way import MAX_EDITS, VariantTable, choose_shown_way
 
 _SEEDS, _QUICK_SEEDS = 5, 2

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from recorder.memory.graph.rebuild import RebuildInput, RebuildKind
-from recorder.memory.queries.columns import GraphColumns, read_graph_columns
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.columns_cache import read_graph_columns
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import RebuildReport, read_rebuild_input, rebuild_graph

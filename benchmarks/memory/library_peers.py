@@ -24,8 +24,9 @@ from benchmarks.memory.clustering_methods import binary_features
 from benchmarks.memory.graphs import stored_graph
 from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.graph.features import GRAINS, FeatureCounts
-from recorder.memory.graph.inverted_index import Ints, InvertedIndex
+from recorder.memory.graph.inverted_index import InvertedIndex
 from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, find_merged_nodes
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of

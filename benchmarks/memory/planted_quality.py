@@ -19,7 +19,7 @@ from benchmarks.memory.planted import (
     plant,
     step_label,
 )
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors

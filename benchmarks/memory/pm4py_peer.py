@@ -5,15 +5,13 @@ Sessions go over as a CSV log, and what comes back is which case is in which clu
 
 import csv
 import json
-import os
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from benchmarks.figures import Skipped
+from benchmarks.peer_environments import find_peer_python
 
 VERSION = "2.7.23.11"
 #: Names a Python that has PM4Py; without it, it is fetched.
@@ -36,25 +34,13 @@ json.dump(found, open(sys.argv[2], "w"))
 """
 
 
-@contextmanager
-def find_pm4py() -> Iterator[str]:
-    """Yield a Python that has PM4Py: the one that the environment names, else a fresh environment.
+def find_pm4py() -> AbstractContextManager[str]:
+    """Return a context with a Python that has PM4Py, from the environment or installed for the block.
 
     Raises:
-        Skipped: if it cannot be installed.
+        Skipped: when it is entered, if PM4Py cannot be installed.
     """
-    if given := os.environ.get(VARIABLE):
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="bench-pm4py-") as folder:
-        python = f"{folder}/bin/python"
-        try:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True, stdout=sys.stderr)
-            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-            subprocess.run([*install, f"pm4py=={VERSION}", "scikit-learn"], check=True, stdout=sys.stderr)
-        except subprocess.CalledProcessError as error:
-            raise Skipped(f"PM4Py {VERSION} cannot be installed here") from error
-        yield python
+    return find_peer_python(f"pm4py=={VERSION}", "scikit-learn", variable=VARIABLE)
 
 
 def cluster(

@@ -5,7 +5,7 @@ answer and the changes of the request are committed together or not at all.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,13 +20,19 @@ from recorder.access.keys import Caller
 from recorder.errors import IdempotencyInProgress, IdempotencyKeyReused
 from recorder.hashing import canonical_json, compute_keyed_digest, compute_sha256
 from recorder.models.operations import IdempotencyRow
+from recorder.storage.database import add_last_transaction_step
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
+from recorder.webhooks.deleted_subjects import make_deleted_resource_condition
 
 _ANSWERS = SQLModel.metadata.tables[str(IdempotencyRow.__tablename__)]
 _IDENTITY = tuple(_ANSWERS.primary_key.columns)
 #: Expired answers that are deleted with each new one; with fewer, expired answers would accumulate.
 _PURGED_BY_EACH = 10
+#: The request whose stored answers show several sessions, so that `resource_id` names none of them.
+_BATCH_STOP = ("POST", "/v1/sessions:batch_stop")
+#: Key of `Session.info`: tenants whose answers to batch stops the transaction deletes.
+_TENANTS = "tenants_of_batch_stops"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,18 @@ class RunningIdempotencyKeys:
                 self._running.discard(key.identity)
 
 
-def claim_idempotency_key_lazily(db: DbSession, key: IdempotencyKey) -> None:
+def claim_idempotency_key_lazily(
+    db: DbSession, key: IdempotencyKey, *, on_kept: Callable[[], None] | None = None
+) -> None:
     """Claim the key when the transaction executes its first statement.
 
     A session event does it, not a call: a request that validation refuses must claim nothing, and only the
     first statement of the operation shows that its validation has ended. That statement raises the errors.
+
+    Args:
+        db: the transaction of the request.
+        key: the key of the request.
+        on_kept: called if the request was carried out before; None raises the kept answer.
 
     Raises:
         AnswerKept: if the request was carried out before.
@@ -119,7 +132,12 @@ def claim_idempotency_key_lazily(db: DbSession, key: IdempotencyKey) -> None:
     """
 
     def claim(_: DbSession, __: Any, connection: Connection) -> None:
-        _claim_idempotency_key(connection, key)
+        try:
+            _claim_idempotency_key(connection, key)
+        except AnswerKept:
+            if on_kept is None:
+                raise
+            on_kept()
 
     event.listen(db, "after_begin", claim, once=True)
 
@@ -183,12 +201,31 @@ def delete_expired_keyed_answers(
     return deleted.rowcount
 
 
+def delete_batch_stop_answers(db: DbSession, tenants: Collection[Tenant]) -> None:
+    """Delete the stored answers to batch stops of some tenants, as a last step of the transaction.
+
+    Transactions that hide or purge sessions call it, since such an answer shows up to 500 sessions. They lock
+    the answers after all rows but the head of the audit log, and in one order, so that there is no deadlock.
+    """
+    db.info.setdefault(_TENANTS, set()).update(tenants)
+    add_last_transaction_step(db, _delete_batch_stop_answers)
+
+
+def _delete_batch_stop_answers(db: DbSession) -> None:
+    for tenant in sorted(db.info.pop(_TENANTS)):
+        values = (tenant.workspace_id, tenant.mode, *_BATCH_STOP)
+        conditions = (column == value for column, value in zip(_IDENTITY, values, strict=False))
+        stored = select(*_IDENTITY).where(*conditions).order_by(*_IDENTITY).with_for_update()
+        db.connection().execute(delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(stored)))
+
+
 def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
     if connection.dialect.name == "postgresql":  # SQLite's write lock does the same.
         lock = text("SELECT pg_try_advisory_xact_lock(:number)")
         if not connection.scalar(lock, {"number": key.lock_number}):
             raise IdempotencyInProgress
-    columns = select(_ANSWERS.c.body_digest, _ANSWERS.c.status, _ANSWERS.c.answer)
+    is_deleted = make_deleted_resource_condition(_ANSWERS.c.resource_id).label("is_deleted")
+    columns = select(_ANSWERS.c.body_digest, _ANSWERS.c.status, _ANSWERS.c.answer, is_deleted)
     stored = connection.execute(
         columns.where(
             tuple_(*_IDENTITY) == key.identity,
@@ -196,6 +233,11 @@ def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
         )
     ).one_or_none()
     if stored is None:
+        return
+    if stored.is_deleted:
+        # The key is free, as after a purge. A transaction that only reads precedes one that claims it too.
+        if connection.get_execution_options().get("recorder_write"):
+            connection.execute(delete(_ANSWERS).where(tuple_(*_IDENTITY) == key.identity))
         return
     if bytes(stored.body_digest) != key.body_digest:
         raise IdempotencyKeyReused

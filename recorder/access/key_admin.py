@@ -10,7 +10,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
 from recorder.models.wire import Mode
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
+from recorder.storage.list_pages import FetchedPage, fetch_newest_rows
 from recorder.tenant import Tenant
 
 
@@ -61,14 +61,10 @@ def list_keys(
         db: a transaction.
         tenant: the caller's; a live key administers all keys of its workspace, a test key those of test mode.
         before_id: id of the last key of the page before.
-        limit: most keys of the page; None sets no limit.
+        limit: most keys of the page.
     """
-    statement = _select_visible_keys(tenant).order_by(col(KeyRow.id).desc())
-    if before_id is not None:
-        statement = statement.where(col(KeyRow.id) < before_id)
-    page = fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
-    )
+    statement = _select_visible_keys(tenant)
+    page = fetch_newest_rows(db, statement, col(KeyRow.id), before_id=before_id, limit=limit)
     return page.convert(_key_to_wire)
 
 

@@ -100,7 +100,7 @@ class Caller:
     scope: Scope = _ADMIN
     tier: Tier = _DEFAULT_TIER
     expires_at: datetime | None = None
-    #: Masking rules of this workspace and mode; None where nothing is masked.
+    #: Masking of this workspace and mode; None where nothing is masked.
     masking: MaskingPolicies | None = None
     workspace_status: str = "active"
     #: Key of the digests that are stored instead of values.

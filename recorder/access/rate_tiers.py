@@ -17,8 +17,10 @@ from recorder.models.limits import (
     SessionLimits,
     StreamLimits,
     SurfaceLimits,
+    WebhookLimits,
     WholeReadLimits,
     WorkLimits,
+    WorkspaceLimits,
 )
 from recorder.setting_parsers import SessionSize
 
@@ -172,7 +174,17 @@ def describe_tier_limits(
             frames=limits.FRAMES_PER_BATCH,
             batch_stop_ids=limits.BATCH_STOP_IDS,
         ),
-        session=SessionLimits(**session_size._asdict()),
+        session=SessionLimits(**session_size._asdict(), tags=limits.TAGS_PER_SESSION),
+        workspace=WorkspaceLimits(
+            workflows=limits.WORKFLOWS_PER_WORKSPACE,
+            open_exports=limits.OPEN_EXPORTS,
+            open_replays=limits.OPEN_REPLAYS,
+            open_erasures=limits.OPEN_ERASURES,
+            masking_replacements=limits.MASKING_REPLACEMENTS,
+        ),
+        webhooks=WebhookLimits(
+            per_workspace=limits.WEBHOOKS_PER_WORKSPACE, pending_deliveries=limits.PENDING_DELIVERIES
+        ),
         bytes=ByteLimits(
             request=limits.BODY_BYTES,
             events_request=limits.EVENTS_REQUEST_BYTES,

@@ -84,6 +84,7 @@ def update_workspace(db: DbSession, caller: Caller, origin: Origin, body: Worksp
 
     Raises:
         LiveModeNeeded: if the caller uses a test key.
+        LimitReached: if the policies of the workspace have had too many replacements.
     """
     if caller.mode == "test":
         raise LiveModeNeeded

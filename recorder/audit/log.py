@@ -5,10 +5,10 @@ Actions are named `<resource>.<verb>`; docs/audit.md lists who does each.
 
 import getpass
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import orjson
 from sqlmodel import Session as DbSession
@@ -21,7 +21,7 @@ from recorder.ids import new_id
 from recorder.models.operations import ActorType, AuditEntry, AuditHeadRow, AuditOutcome, AuditRow
 from recorder.models.workspace import Masking
 from recorder.storage.database import Database, add_last_transaction_step
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
+from recorder.storage.list_pages import FetchedPage, fetch_statement_page
 from recorder.storage.upsert import insert_if_missing
 
 Action = Literal[
@@ -58,6 +58,23 @@ Action = Literal[
     "recipe.delete",
     "endpoint.call",
 ]
+
+ResourceType = Literal[
+    "endpoint",
+    "erasure",
+    "export",
+    "key",
+    "recipe",
+    "recovery",
+    "replay",
+    "session",
+    "tag",
+    "webhook",
+    "workflow",
+    "workspace",
+]
+_RESOURCE_TYPES = frozenset[str](get_args(ResourceType))
+_ACTOR_TYPES = frozenset[str](get_args(ActorType))
 
 
 def first_audit_hash(workspace_id: str) -> str:
@@ -141,7 +158,7 @@ def _read_audit_account() -> str:
 class _PendingEntry:
     origin: Origin
     action: Action
-    resource_type: str
+    resource_type: ResourceType
     resource_id: str
     outcome: AuditOutcome
     details: dict[str, Any] = field(default_factory=dict)
@@ -152,7 +169,7 @@ def record_audit_entry(
     origin: Origin,
     action: Action,
     *,
-    resource_type: str,
+    resource_type: ResourceType,
     resource_id: str,
     outcome: AuditOutcome = "success",
     details: dict[str, Any] | None = None,
@@ -255,10 +272,8 @@ class AuditFilter:
 
 def read_audit_page(db: DbSession, filters: AuditFilter, *, limit: int) -> FetchedPage[AuditEntry, int]:
     """Return a page of entries in chain order; its position is the number of the last one."""
-    page = fetch_list_page(
-        lambda count: stream_rows(db, _select_audit_rows(filters).limit(count)),
-        limit=limit,
-        position_of=lambda row: row.number,
+    page = fetch_statement_page(
+        db, _select_audit_rows(filters), limit=limit, position_of=lambda row: row.number
     )
     return page.convert(audit_entry_to_wire)
 
@@ -311,9 +326,17 @@ def _select_audit_rows(filters: AuditFilter) -> SelectOfScalar[AuditRow]:
     if filters.action is not None:
         statement = statement.where(AuditRow.action == filters.action)
     if filters.actor is not None:
-        named = or_(AuditRow.actor_id == filters.actor, AuditRow.actor_type == filters.actor)
+        named = _make_name_condition(AuditRow.actor_id, AuditRow.actor_type, filters.actor, _ACTOR_TYPES)
         statement = statement.where(named)
     if filters.resource is not None:
-        named = or_(AuditRow.resource_id == filters.resource, AuditRow.resource_type == filters.resource)
+        named = _make_name_condition(
+            AuditRow.resource_id, AuditRow.resource_type, filters.resource, _RESOURCE_TYPES
+        )
         statement = statement.where(named)
     return statement.order_by(col(AuditRow.number))
+
+
+def _make_name_condition(row_id: Any, row_type: Any, name: str, types: Collection[str]) -> Any:
+    """Return the condition that an id, or a type, has a name; a name that is no type needs the ids alone."""
+    is_id = col(row_id) == name
+    return or_(is_id, col(row_type) == name) if name in types else is_id

@@ -19,7 +19,7 @@ from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditHeadRow, AuditRow
 from recorder.storage.database import Database
 
-Kind = Literal["changed", "missing", "reordered"]
+BreakKind = Literal["changed", "missing", "reordered"]
 
 _PAGE_ROWS = 500
 _MOST_BREAKS = 100
@@ -35,11 +35,11 @@ class ChainHead:
 
 
 @dataclass(frozen=True)
-class Break:
+class ChainBreak:
     """Break of a chain at one entry."""
 
     number: int
-    kind: Kind
+    kind: BreakKind
     detail: str
 
 
@@ -49,7 +49,7 @@ class ChainReport:
 
     workspace_id: str
     entries: int
-    breaks: list[Break] = field(default_factory=list)
+    breaks: list[ChainBreak] = field(default_factory=list)
 
     @property
     def is_valid(self) -> bool:
@@ -119,7 +119,7 @@ def _verify_audit_chain(database: Database, workspace_id: str) -> ChainReport:
     return report
 
 
-def _find_chain_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
+def _find_chain_breaks(db: DbSession, report: ChainReport) -> Iterator[ChainBreak]:
     number, last_hash = 0, first_audit_hash(report.workspace_id)
     unproved = _find_unproved_pruning(db, report.workspace_id)
     if unproved is not None:
@@ -129,18 +129,18 @@ def _find_chain_breaks(db: DbSession, report: ChainReport) -> Iterator[Break]:
     ):
         report.entries += 1
         if entry.number > number + 1:
-            yield Break(number + 1, "missing", f"entries {number + 1} to {entry.number - 1} are gone")
+            yield ChainBreak(number + 1, "missing", f"entries {number + 1} to {entry.number - 1} are gone")
         elif entry.prev_hash != last_hash:
             yield _describe_unlinked(db, report.workspace_id, entry)
         if entry.computed != entry.hash:
-            yield Break(entry.number, "changed", "its content does not give its hash")
+            yield ChainBreak(entry.number, "changed", "its content does not give its hash")
         number, last_hash = entry.number, entry.hash
     head = db.get(AuditHeadRow, report.workspace_id)
     if head is None or (head.number, head.hash) != (number, last_hash):
         yield _describe_head_break(head, number)
 
 
-def _find_unproved_pruning(db: DbSession, workspace_id: str) -> Break | None:
+def _find_unproved_pruning(db: DbSession, workspace_id: str) -> ChainBreak | None:
     """Return the break of a chain whose pruned entries go further than its last `audit.prune` says."""
     of_workspace = select(AuditHashRow.number).where(AuditHashRow.workspace_id == workspace_id)
     last = db.exec(of_workspace.order_by(col(AuditHashRow.number).desc()).limit(1)).first()
@@ -152,25 +152,25 @@ def _find_unproved_pruning(db: DbSession, workspace_id: str) -> Break | None:
     details = db.exec(prunes.order_by(col(AuditRow.number).desc()).limit(1)).first()
     if details is not None and details.get("through") == last:
         return None
-    return Break(last, "changed", "no audit.prune entry says that entries up to here were pruned")
+    return ChainBreak(last, "changed", "no audit.prune entry says that entries up to here were pruned")
 
 
-def _describe_unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Break:
+def _describe_unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> ChainBreak:
     """Return the break at an entry that does not follow the one before it."""
     elsewhere = select(AuditRow.number).where(
         AuditRow.workspace_id == workspace_id, AuditRow.hash == entry.prev_hash
     )
     if entry.prev_hash == first_audit_hash(workspace_id) or db.exec(elsewhere).first() is not None:
-        return Break(entry.number, "reordered", "the entry before it is elsewhere in the chain")
-    return Break(entry.number, "missing", "the entry before it is gone or was replaced")
+        return ChainBreak(entry.number, "reordered", "the entry before it is elsewhere in the chain")
+    return ChainBreak(entry.number, "missing", "the entry before it is gone or was replaced")
 
 
-def _describe_head_break(head: AuditHeadRow | None, number: int) -> Break:
+def _describe_head_break(head: AuditHeadRow | None, number: int) -> ChainBreak:
     if head is None:
-        return Break(number, "missing", "the head of the chain is gone")
+        return ChainBreak(number, "missing", "the head of the chain is gone")
     if head.number > number:
-        return Break(number + 1, "missing", f"entries {number + 1} to {head.number} are gone")
-    return Break(number, "changed", "the head is not the last entry's")
+        return ChainBreak(number + 1, "missing", f"entries {number + 1} to {head.number} are gone")
+    return ChainBreak(number, "changed", "the head is not the last entry's")
 
 
 class _Entry(NamedTuple):

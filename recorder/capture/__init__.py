@@ -1,6 +1,6 @@
 """Capture of what happens in a browser, as sessions. Spec §4.1.
 
-`record` needs the extra `live`: `pip install "workflow-recorder[live]"`.
+`record` needs the extra `live`: `pip install '/path/to/checkout[live]'`.
 """
 
 from importlib import import_module

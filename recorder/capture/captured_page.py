@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from recorder.capture.journal import Journal
+from recorder.capture.capture_journal import CaptureJournal
+from recorder.capture.captured_targets import (
+    describe_captured_target,
+    is_sign_in_target,
+    make_target_secret_name,
+)
 from recorder.capture.page_reader import PageReader, PageReading, Send, parse_page_boxes
 from recorder.capture.pictures import paint_over_areas
 from recorder.capture.script_messages import (
@@ -17,10 +22,10 @@ from recorder.capture.script_messages import (
     PageScriptSettled,
     parse_script_message,
 )
-from recorder.capture.targets import describe_captured_target, is_sign_in_target, make_target_secret_name
 from recorder.client.upload_batches import CapturedFrame
 from recorder.ids import new_id
 from recorder.replays.budget import Budget
+from recorder.replays.consequences import CHANGING_METHODS
 from recorder.replays.dom import DomDocument, DomElement, read_dom_document
 
 _log = logging.getLogger(__name__)
@@ -34,7 +39,6 @@ _MAX_FRAMES_BEFORE_ACTION = 2
 _MAX_FAILED_PICTURES = 3
 _QUALITY = 60
 _NODES = 200_000
-_CHANGING = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 #: Events of the DevTools protocol that a captured page needs.
 PROTOCOL_EVENTS = (
     "Page.frameNavigated",
@@ -66,7 +70,7 @@ class CapturedPage:
     """The capture of one page."""
 
     def __init__(
-        self, name: str, send: Send, journal: Journal, add_frame: Callable[[CapturedFrame], None]
+        self, name: str, send: Send, journal: CaptureJournal, add_frame: Callable[[CapturedFrame], None]
     ) -> None:
         self.name = name
         self.reader = PageReader(send)
@@ -161,7 +165,7 @@ class CapturedPage:
 
     def add_request(self, url: str, *, method: str, kind: str) -> None:
         """Take a request of the page: one that may change something is a signal of the step before it."""
-        if method.upper() not in _CHANGING or kind not in ("fetch", "xhr"):
+        if method.upper() not in CHANGING_METHODS or kind not in ("fetch", "xhr"):
             return
         page, request = urlsplit(self._get_url()), urlsplit(url)
         if (page.scheme, page.netloc) == (request.scheme, request.netloc):

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from recorder.capture.capture_journal import CaptureJournal
 from recorder.capture.captured_page import PROTOCOL_EVENTS, CapturedPage
-from recorder.capture.journal import Journal
 from recorder.capture.page_reader import PageUnreadable
 from recorder.capture.sender import CaptureStats, Sender, SessionChoice
 from recorder.client.client import Client
@@ -62,7 +62,7 @@ class PageRecording:
         self._page = page
         self._sender = sender
         self._patience_s = patience_s
-        self._journal = Journal(sender.add_event)
+        self._journal = CaptureJournal(sender.add_event)
         self._pages: dict[Any, _PageHandle] = {}
         self._acting: Any = page
         self._tasks: set[asyncio.Task[None]] = set()

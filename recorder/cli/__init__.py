@@ -30,10 +30,13 @@ from recorder.cli import (
     webhooks,
     workspaces,
 )
+from recorder.cli.help_pages import CommandTree
 from recorder.errors import RecorderError
+from recorder.shell_commands import wrap_for_terminal
 from recorder.version import __version__
 
 app = typer.Typer(
+    cls=CommandTree,
     no_args_is_help=True,
     # A defect shows its plain trace: boxes and colours are no use in a log file.
     pretty_exceptions_enable=False,
@@ -101,7 +104,7 @@ def _print_errors() -> Iterator[None]:
         code = _exit_code(error)
         if code is None:
             raise
-        typer.echo(_describe_error(error), err=True)
+        typer.echo(wrap_for_terminal(_describe_error(error)), err=True)
         sys.exit(code)
 
 
@@ -113,7 +116,7 @@ def _describe_error(error: Exception) -> str:
         # Else the interpreter tries to write it once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     what = error.filename or "The output"
-    return f"{what} cannot be written: no space is left. Free some, or choose another place."
+    return f"{what} cannot be written: no space is left. Free some, or choose another folder."
 
 
 def _exit_code(error: Exception) -> int | None:

@@ -9,23 +9,30 @@ from typing import Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, open_command_database, print_json
+from recorder.cli.options import (
+    AnyWorkspace,
+    AsJson,
+    DataDir,
+    find_any_workspace_id_option,
+    open_command_database,
+    print_json,
+)
+from recorder.plurals import format_count
+from recorder.shell_commands import wrap_for_terminal
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
-
-_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 
 
 @app.command("verify")
 def verify_audit_command(
-    workspace: _Workspace = None,
+    workspace: AnyWorkspace = None,
     head: Annotated[
         list[str], typer.Option(help="A hash that was a head once: it must still be there. Repeat it.")
     ] = [],  # noqa: B006
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Walk the chain of every workspace; say where an entry was changed, is missing or was moved."""
+    """Walk the chain of every workspace; say where an entry was changed, is missing or was reordered."""
     from recorder.audit import verify
 
     with _open_audit_database(data, workspace) as (database, workspace_id):
@@ -35,7 +42,7 @@ def verify_audit_command(
         print_json({"is_valid": report.is_valid, "chains": chains, "lost_heads": report.lost_heads})
     else:
         for chain in report.chains:
-            entries = f"{chain.workspace_id}: {chain.entries} entries"
+            entries = f"{chain.workspace_id}: {format_count(chain.entries, 'entry')}"
             typer.echo(f"{entries}, {'unbroken' if chain.is_valid else 'BROKEN'}.")
             for broken in chain.breaks:
                 typer.echo(f"  at {broken.number}, {broken.kind}: {broken.detail}")
@@ -46,7 +53,7 @@ def verify_audit_command(
 
 @app.command("head")
 def show_audit_heads_command(
-    workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False
+    workspace: AnyWorkspace = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Print workspace, number and hash of the last entry of every chain, to be kept outside."""
     from recorder.audit import verify
@@ -57,11 +64,13 @@ def show_audit_heads_command(
         print_json([asdict(head) for head in heads])
     else:
         for head in heads:
-            typer.echo(f"{head.workspace_id} {head.number} {head.hash}")
+            line = f"{head.workspace_id} {head.number} {head.hash}"
+            # Programs that read the lines get each one whole.
+            typer.echo(wrap_for_terminal(line, indent="  ") if sys.stdout.isatty() else line)
 
 
 @app.command("export")
-def export_audit_command(workspace: _Workspace = None, data: DataDir = None) -> None:
+def export_audit_command(workspace: AnyWorkspace = None, data: DataDir = None) -> None:
     """Print all entries of every chain as JSON lines, for `recorder restore --audit`."""
     from recorder.audit import log, verify
 
@@ -75,11 +84,7 @@ def export_audit_command(workspace: _Workspace = None, data: DataDir = None) -> 
 @contextmanager
 def _open_audit_database(data: Path | None, workspace: str | None) -> Iterator[tuple[Any, str | None]]:
     """Open the deployment's database; yield it with the id of the named workspace."""
-    from recorder.access.workspaces import find_workspace
-
     with open_command_database(data) as (_, database):
-        workspace_id = None
-        if workspace is not None:
-            with database.transaction(write=False) as db:
-                workspace_id = find_workspace(db, workspace).id
+        with database.transaction(write=False) as db:
+            workspace_id = find_any_workspace_id_option(db, workspace)
         yield database, workspace_id

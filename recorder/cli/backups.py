@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import AsJson, DataDir, format_bytes, open_deployment_for_command, print_json
-from recorder.plurals import counted
+from recorder.plurals import format_count
+from recorder.shell_commands import wrap_for_terminal
 
 if TYPE_CHECKING:
+    from recorder.governance.backup.later_changes import AppliedChanges
     from recorder.settings import Settings
 
 _STEPS = {
@@ -44,13 +46,12 @@ def backup(
     if as_json:
         print_json(_backup_report_to_json(report))
         return
-    size = f"{counted(report.files, 'file')}, {format_bytes(report.bytes)}"
+    size = f"{format_count(report.files, 'file')}, {format_bytes(report.bytes)}"
     typer.echo(f"{report.id}  {size}, of {report.moment:%F %T}Z")
-    copied = f"{format_bytes(report.copied_bytes)} were new; it took {report.seconds:.1f} s."
-    deleted = (
-        f" Deleted {counted(len(report.deleted_backups), 'old backup')}." if report.deleted_backups else ""
-    )
-    typer.echo(f"{copied}{deleted} Keep the deployment's secret elsewhere: no backup holds it.", err=True)
+    written = f"{format_bytes(report.copied_bytes)} written, with manifest, in {report.seconds:.1f} s."
+    deleted = "" if keep is None else f" Deleted {format_count(len(report.deleted_backups), 'old backup')}."
+    sentence = f"{written}{deleted} Keep the deployment's secret elsewhere: no backup holds it."
+    typer.echo(wrap_for_terminal(sentence), err=True)
 
 
 def restore(
@@ -90,19 +91,27 @@ def restore(
     if as_json:
         print_json(_backup_report_to_json(report))
         return
-    files = counted(report.files, "file")
+    files = format_count(report.files, "file")
     typer.echo(f"{report.id} of {report.moment:%F %T}Z is restored to {report.data}: {files}.")
     if audit is None:
         typer.echo(
             "No audit log was given: deletions and erasures after that moment are not applied.", err=True
         )
     else:
-        changes = report.changes
-        typer.echo(
-            f"Applied {changes.entries} later audit entries: {changes.deleted_sessions} deletions, "
-            f"{changes.erasures} erasures, {changes.revoked_keys} revoked keys.",
-            err=True,
-        )
+        typer.echo(wrap_for_terminal(_describe_restored_changes(report.changes)), err=True)
+
+
+def _describe_restored_changes(changes: "AppliedChanges") -> str:
+    """Return a sentence about the audit entries that came after the backup."""
+    if not changes.entries:
+        return "The audit log has no entry after the backup."
+    entries = format_count(changes.entries, "later audit entry")
+    if not (changes.deleted_sessions or changes.erasures or changes.revoked_keys):
+        return f"{entries}; none of them deletes, erases or revokes."
+    return (
+        f"Applied {entries}: {format_count(changes.deleted_sessions, 'deletion')}, "
+        f"{format_count(changes.erasures, 'erasure')}, {format_count(changes.revoked_keys, 'revoked key')}."
+    )
 
 
 def _read_restore_options(data: Path, secret_file: Path | None) -> "tuple[Settings, bytes | None]":
@@ -129,17 +138,13 @@ def _read_restore_options(data: Path, secret_file: Path | None) -> "tuple[Settin
 @contextmanager
 def _show_backup_progress() -> Iterator[tuple[Callable[[str], object], Callable[[int], object]]]:
     """Show steps and bytes on stderr, where that is a terminal."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import DownloadColumn, TransferSpeedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("Starting", total=None)
-        yield (
-            lambda step: progress.update(task, description=_STEPS[step]),
-            lambda count: progress.advance(task, count),
-        )
+    from recorder.progress_bars import open_progress_bar
+
+    figures = (DownloadColumn(), TransferSpeedColumn())
+    with open_progress_bar("Starting", *figures, is_transient=True, total=None) as update:
+        yield lambda step: update(description=_STEPS[step]), lambda count: update(advance=count)
 
 
 def _backup_report_to_json(report: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import typer
 from recorder.cli.options import (
     DEFAULT_URL,
     AsJson,
-    Format,
-    Key,
+    FormatOption,
+    KeyOption,
     Split,
     To,
     Url,
@@ -20,7 +20,7 @@ from recorder.cli.options import (
     open_client_for_command,
     print_json,
 )
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 def export(
     workflow: Annotated[list[str], typer.Argument(help="One or more workflows.")],
-    key: Key,
+    key: KeyOption,
     url: Url = DEFAULT_URL,
-    format: Format = "parquet",
+    format: FormatOption = "parquet",
     where: Where = None,
     split: Split = None,
     sampling: Annotated[
@@ -109,7 +109,9 @@ def export(
 
 
 def verify(
-    manifest: Annotated[str, typer.Argument(help="Path of a manifest.json, or its folder.")],
+    manifest: Annotated[
+        str, typer.Argument(help="Manifest: path, folder, or address (of a store, or signed).")
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
@@ -118,8 +120,8 @@ def verify(
         print_json({**asdict(report), "is_valid": report.is_valid})
     else:
         counts = (
-            f"{counted(report.shards, 'shard')}, {counted(report.rows, 'row')}, "
-            f"{counted(report.frames, 'frame')}, {counted(report.size_bytes, 'byte')}"
+            f"{format_count(report.shards, 'shard')}, {format_count(report.rows, 'row')}, "
+            f"{format_count(report.frames, 'frame')}, {format_count(report.size_bytes, 'byte')}"
         )
         typer.echo("\n".join(report.problems) or f"{report.export_id}: {counts}, all as the manifest says.")
     raise typer.Exit(0 if report.is_valid else 1)

@@ -1,12 +1,17 @@
 """`recorder drift`: backtests of the drift rules, and stored alarms. Contract §9."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recorder.cli.options import (
+    AnyMode,
+    AnyWorkspace,
     AsJson,
     DataDir,
+    OneMode,
+    OneWorkspace,
+    find_any_workspace_id_option,
     find_workspace_id_option,
     open_deployment_for_command,
     print_json,
@@ -22,18 +27,14 @@ app = typer.Typer(
     no_args_is_help=True, help="Paths, nodes and edges of memory graphs that stop, drop, appear or grow."
 )
 
-_Workspace = Annotated[
-    str | None, typer.Option(help="Name or id of a workspace. \\[default: the only one]", show_default=False)
-]
-_Mode = Annotated[Literal["live", "test"], typer.Option(help="Which of its data.")]
 _LEAST_BASELINE = 20
 
 
 @app.command("backtest")
 def backtest(
     workflow: Annotated[str, typer.Argument(help="The workflow whose history is replayed.")],
-    workspace: _Workspace = None,
-    mode: _Mode = "live",
+    workspace: OneWorkspace = None,
+    mode: OneMode = "live",
     baseline: Annotated[
         int, typer.Option(min=_LEAST_BASELINE, help="Sessions of a baseline; 500 are what the service takes.")
     ] = 500,
@@ -57,11 +58,9 @@ def backtest(
 
 @app.command("list")
 def list_alarms(
-    workspace: Annotated[
-        str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
-    ] = None,
+    workspace: AnyWorkspace = None,
     workflow: Annotated[str | None, typer.Option(help="One workflow. \\[default: all]")] = None,
-    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. \\[default: both]")] = None,
+    mode: AnyMode = None,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 100,
     data: DataDir = None,
     as_json: AsJson = False,
@@ -71,7 +70,7 @@ def list_alarms(
     from recorder.memory.drift.store import list_alarms as stored_alarms
 
     with open_deployment_for_command(data) as runtime, runtime.database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
+        workspace_id = find_any_workspace_id_option(db, workspace)
         rows = stored_alarms(db, workspace_id=workspace_id, mode=mode, workflow=workflow, limit=limit)
     if as_json:
         print_json(
@@ -110,18 +109,18 @@ def list_alarms(
 
 def _backtest_drift_for_command(runtime: "Runtime", scope: "GraphScope", rules: Any) -> "Backtest":
     """Replay the history with a progress bar on the terminal."""
-    from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import TaskProgressColumn, TimeRemainingColumn
 
     from recorder.memory.drift.backtest import backtest_history
+    from recorder.progress_bars import open_progress_bar
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"Replaying {scope.workflow}", total=None)
+    figures = (TaskProgressColumn(), TimeRemainingColumn())
+    with open_progress_bar(f"Replaying {scope.workflow}", *figures, is_transient=True, total=None) as update:
         return backtest_history(
             runtime.database,
             scope,
             rules,
-            progress=lambda done, sessions: bar.update(task, completed=done, total=sessions),
+            progress=lambda done, sessions: update(completed=done, total=sessions),
         )
 
 

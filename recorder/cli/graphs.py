@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from recorder.cli.options import (
     DEFAULT_URL,
     AsJson,
-    Key,
+    KeyOption,
     Url,
     Where,
     open_client_for_command,
@@ -18,17 +19,17 @@ from recorder.cli.options import (
     read_filter_options,
 )
 from recorder.memory.views.label_lines import one_line
-from recorder.memory.views.path_texts import join_node_names
-from recorder.plurals import counted
+from recorder.memory.views.path_texts import describe_path, join_node_names
+from recorder.plurals import format_count
 
 _FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")
-#: Paths and loops that `--format text` lists.
-_LISTED = 12
+#: Paths and loops that `--format text` lists, and the columns of its lines.
+_LISTED, _WIDTH = 12, 80
 
 
 def graph(
     workflow: Annotated[str, typer.Argument(help="The workflow.")],
-    key: Key,
+    key: KeyOption,
     url: Url = DEFAULT_URL,
     format: Annotated[str, typer.Option(help="svg, text, json, graphml, mermaid or dot.")] = "svg",
     out: Annotated[Path | None, typer.Option(help="File to write. \\[default: stdout]")] = None,
@@ -64,26 +65,46 @@ def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, 
     """Return the structure of a graph and its paths as lines of text."""
     names = {node["id"]: node["label"] for node in body["nodes"]}
     nodes = [node for node in body["nodes"] if node["id"] not in ("start", "end")]
+    without, hidden = body["sessions_without_steps"], body["hidden_nodes"]
     lines = [
-        f"{counted(body['sessions'], 'session')}, {body['sessions_without_steps']:,} of them without steps",
+        format_count(body["sessions"], "session")
+        + (f", {without:,} of them without steps" if without else ""),
         *_format_graph_limit_line(body),
-        f"{counted(len(nodes), 'node')}, {body['hidden_nodes']:,} more left out",
+        format_count(len(nodes), "node") + (f", {hidden:,} more left out" if hidden else ""),
         f"likeliest path: {join_node_names(body['likeliest_path'], names) or '-'}",
         f"required for success: {join_node_names(body['required_nodes'], names) or '-'}",
         *(f"loop: {join_node_names(loop, names)}" for loop in body["loops"][:_LISTED]),
     ]
     if len(body["loops"]) > _LISTED:
-        lines.append(counted(len(body["loops"]) - _LISTED, "more loop"))
-    lines.append("\nfrequency  exactly so  variants  sessions  path")
+        lines.append(format_count(len(body["loops"]) - _LISTED, "more loop"))
+    lines = [_wrap_graph_line(line, indent="  ") for line in lines]
+    lines.append("\nfrequency  exactly so  variants  sessions")
     for path in paths:
-        labels = dict(zip(path["node_ids"], path["labels"], strict=True))
-        optional = join_node_names(path["optional_node_ids"], labels)
         lines.append(
             f"{path['frequency']:9.1%}  {path['exact_frequency']:10.1%}  {path['variants']:8,}  "
-            f"{path['session_count']:8,}  {join_node_names(path['node_ids'], labels)}"
-            + (f" (optional: {optional})" if optional else "")
+            f"{path['session_count']:8,}"
         )
+        for text in _describe_graph_path(path, paths[0]):
+            lines.append(_wrap_graph_line(f"    {text}", indent="      "))
+    if len(paths) > 1:
+        lines.append("\n− and +: steps left out and added, against the first path")
     return "\n".join(lines) + "\n"
+
+
+def _describe_graph_path(path: Mapping[str, Any], common: Mapping[str, Any]) -> list[str]:
+    """Return the steps of the most frequent path, or another one's differences; and the optional steps."""
+    names = dict(zip(common["node_ids"], common["labels"], strict=True))
+    names |= zip(path["node_ids"], path["labels"], strict=True)
+    if path is common:
+        texts = [join_node_names(path["node_ids"], names) or "(no steps)"]
+    else:
+        texts = describe_path(common["node_ids"], path["node_ids"], names)
+    optional = join_node_names(path["optional_node_ids"], names)
+    return [*texts, f"optional: {optional}"] if optional else texts
+
+
+def _wrap_graph_line(line: str, *, indent: str) -> str:
+    return fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _format_graph_limit_line(body: Mapping[str, Any]) -> list[str]:
@@ -114,7 +135,7 @@ _SHOWN_LABELS = 12
 @app.command()
 def export(
     workflow: Annotated[str, typer.Argument(help="The workflow.")],
-    key: Key,
+    key: KeyOption,
     out: Annotated[
         Path, typer.Option(help="File to write: .xes or .xes.gz; .json, or .dfg for PM4Py's own lines.")
     ],
@@ -147,7 +168,9 @@ def export(
         print_json({"file": str(out), "sessions": report.sessions, "events": report.events})
     else:
         typer.echo(out)
-    typer.echo(f"{counted(report.sessions, 'session')}, {counted(report.events, 'event')}.", err=True)
+    typer.echo(
+        f"{format_count(report.sessions, 'session')}, {format_count(report.events, 'event')}.", err=True
+    )
 
 
 @app.command()
@@ -173,7 +196,7 @@ def summary(
         figures = {**counts, "nodes": log.nodes.to_dicts(), "top_variants": shown.to_dicts()}
         print_json({**figures, **directly_follows(log)})
         return
-    typer.echo(" · ".join(counted(count, name.removesuffix("s")) for name, count in counts.items()))
+    typer.echo(" · ".join(format_count(count, name.removesuffix("s")) for name, count in counts.items()))
     typer.echo("\nvisits  sessions  activity")
     for label, visits, sessions in log.nodes.rows():
         typer.echo(f"{visits:6}  {sessions:8}  {one_line(label)}")
@@ -199,13 +222,9 @@ def _format_log_duration(milliseconds: int) -> str:
 @contextmanager
 def _show_log_progress() -> Iterator[tuple[Callable[[int], None], Callable[[object], None]]]:
     """Show a bar on stderr; yield functions for the number of sessions and for each session read."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import MofNCompleteColumn, TimeRemainingColumn
 
-    columns = (TextColumn("Exporting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        yield (
-            lambda total: bar.update(task, total=total),
-            lambda _: bar.update(task, advance=1),
-        )
+    from recorder.progress_bars import open_progress_bar
+
+    with open_progress_bar("Exporting", MofNCompleteColumn(), TimeRemainingColumn(), total=None) as update:
+        yield lambda total: update(total=total), lambda _: update(advance=1)

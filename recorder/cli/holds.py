@@ -4,7 +4,17 @@ from typing import Annotated, Literal
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, find_workspace_id_option, open_command_database, print_json
+from recorder.cli.options import (
+    AnyWorkspace,
+    AsJson,
+    DataDir,
+    OneWorkspace,
+    WrongOptions,
+    find_any_workspace_id_option,
+    find_workspace_id_option,
+    open_command_database,
+    print_json,
+)
 
 app = typer.Typer(no_args_is_help=True, help="Legal holds: sessions that nothing deletes for good.")
 
@@ -12,17 +22,13 @@ _Session = Annotated[str | None, typer.Option(help="Id of one session.", show_de
 _Tag = Annotated[
     str | None, typer.Option(help="Name of a tag: holds every session that carries it.", show_default=False)
 ]
-_Workspace = Annotated[
-    str | None,
-    typer.Option(help="Name or id of the workspace. \\[default: the only one]", show_default=False),
-]
 
 
 @app.command("add")
 def add_hold_command(
     session: _Session = None,
     tag: _Tag = None,
-    workspace: _Workspace = None,
+    workspace: OneWorkspace = None,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -43,7 +49,7 @@ def add_hold_command(
 def remove_hold_command(
     session: _Session = None,
     tag: _Tag = None,
-    workspace: _Workspace = None,
+    workspace: OneWorkspace = None,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -62,19 +68,16 @@ def remove_hold_command(
 
 @app.command("list")
 def list_holds_command(
-    workspace: Annotated[
-        str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
-    ] = None,
+    workspace: AnyWorkspace = None,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
     """List the holds, the oldest first: workspace, kind, session or tag, time."""
     from recorder import clock
-    from recorder.access.workspaces import find_workspace
     from recorder.governance import holds
 
     with open_command_database(data) as (_, database), database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else find_workspace(db, workspace).id
+        workspace_id = find_any_workspace_id_option(db, workspace)
         rows = holds.list_holds(db, workspace_id)
     shown = [{**vars(row), "created_at": clock.to_iso(row.created_at)} for row in rows]
     if as_json:
@@ -90,10 +93,12 @@ def _choose_hold_target(session: str | None, tag: str | None) -> tuple[Literal["
     """Return kind and value of the hold that the options name.
 
     Raises:
-        typer.BadParameter: unless exactly one of them is given.
+        WrongOptions: unless exactly one of them is given.
     """
     if session is not None and tag is None:
         return "session", session
     if tag is not None and session is None:
         return "tag", tag
-    raise typer.BadParameter("name one of --session and --tag", param_hint="--session, --tag")
+    raise WrongOptions(
+        "Name --session or --tag." if session is None else "Name --session or --tag, not both."
+    )

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 if TYPE_CHECKING:
     from sqlmodel import Session as DbSession
@@ -24,15 +24,29 @@ DataDir = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Url = Annotated[str, typer.Option(envvar="RECORDER_URL", help="Address of the service.")]
-Key = Annotated[str, typer.Option(envvar="RECORDER_KEY", help="API key.", show_envvar=True)]
+KeyOption = Annotated[str, typer.Option(envvar="RECORDER_KEY", help="API key.", show_envvar=True)]
 Where = Annotated[
     list[str] | None, typer.Option("--where", help="A filter, such as outcome=success.", show_default=False)
 ]
+AnyWorkspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
+OneWorkspace = Annotated[
+    str | None, typer.Option(help="Name or id of a workspace. \\[default: the only one]", show_default=False)
+]
+OneMode = Annotated[Literal["live", "test"], typer.Option(help="Which of its data.")]
+AnyMode = Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. \\[default: both]")]
 DEFAULT_URL = "http://127.0.0.1:8700"
 _LAST_PORT = 65_535
 # The client repeats requests for half a minute; a person with a wrong address does not wait so long.
 _PATIENCE_S = 1.0
 _ANSWER_S = 5.0
+
+
+class WrongOptions(typer.BadParameter):
+    """Wrong usage of several options at once; the message is the whole sentence."""
+
+    def format_message(self) -> str:
+        """Return the message without the name of an option."""
+        return self.message
 
 
 def port_option(help: str, *, name: str) -> Any:
@@ -69,7 +83,7 @@ def print_json(value: Any) -> None:
 def format_bytes(count: int) -> str:
     """Return a size in the largest unit that fits: bytes, kB, MB or GB."""
     if count < 1_000:
-        return counted(count, "byte")
+        return format_count(count, "byte")
     for unit, size in (("GB", 1e9), ("MB", 1e6)):
         if count >= size:
             return f"{count / size:.1f} {unit}"
@@ -180,8 +194,17 @@ def find_workspace_id_option(db: "DbSession", workspace: str | None) -> str:
     return workspaces[0].id
 
 
-Format = Annotated[str, typer.Option(help="parquet, webdataset, jsonl or arrow.")]
-Sampling = Annotated[
+def find_any_workspace_id_option(db: "DbSession", workspace: str | None) -> str | None:
+    """Return the id of the workspace that a command names by name or id; None for all workspaces.
+
+    Raises:
+        NotFound: if there is none of this name.
+    """
+    return None if workspace is None else find_workspace_id_option(db, workspace)
+
+
+FormatOption = Annotated[str, typer.Option(help="parquet, webdataset, jsonl or arrow.")]
+SamplingOption = Annotated[
     str,
     typer.Option(
         help="event_only, every_n_ms:MILLISECONDS, keyframes_only or all; `+actions` keeps action frames."
@@ -275,14 +298,16 @@ def _read_destination_option(text: str) -> dict[str, Any]:
         return {"kind": "local", "path": text}
     first, _, rest = location.partition("/")
     if scheme in ("s3", "gs"):
-        return _add_destination_prefix({"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest)
+        return _add_key_prefix_to_destination(
+            {"kind": "s3" if scheme == "s3" else "gcs", "bucket": first}, rest
+        )
     if scheme == "az":
         container, _, prefix = rest.partition("/")
-        return _add_destination_prefix(
+        return _add_key_prefix_to_destination(
             {"kind": "azure_blob", "account": first, "container": container}, prefix
         )
     raise typer.BadParameter("takes s3://, gs:// or az://, a folder, or signed_url", param_hint="--to")
 
 
-def _add_destination_prefix(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _add_key_prefix_to_destination(destination: dict[str, Any], prefix: str) -> dict[str, Any]:
     return destination | ({"prefix": prefix} if prefix else {})

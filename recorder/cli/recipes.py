@@ -1,17 +1,22 @@
 """`recorder recipes`: exports that are repeated on a schedule. Contract §9, docs/recipes.md."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from recorder.cli.options import (
+    AnyMode,
+    AnyWorkspace,
     AsJson,
     DataDir,
-    Format,
-    Sampling,
+    FormatOption,
+    OneMode,
+    OneWorkspace,
+    SamplingOption,
     Split,
     To,
     Where,
+    find_any_workspace_id_option,
     find_workspace_id_option,
     make_export_members,
     open_deployment_for_command,
@@ -25,10 +30,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Exports that are repeated on a schedule.")
 
 _Name = Annotated[str, typer.Argument(help="Name of the recipe, and of its dataset.")]
-_Workspace = Annotated[
-    str | None, typer.Option(help="Name or id of a workspace. \\[default: the only one]", show_default=False)
-]
-_Mode = Annotated[Literal["live", "test"], typer.Option(help="Which of its data.")]
 
 
 @app.command("add")
@@ -37,13 +38,13 @@ def add(
     workflow: Annotated[list[str], typer.Argument(help="One or more workflows.")],
     cron: Annotated[str, typer.Option(help="When: minute hour day month weekday, such as `0 6 * * 1-5`.")],
     timezone: Annotated[str, typer.Option(help="Whose clocks, such as Europe/Berlin.")] = "UTC",
-    format: Format = "parquet",
+    format: FormatOption = "parquet",
     where: Where = None,
-    sampling: Sampling = "event_only",
+    sampling: SamplingOption = "event_only",
     split: Split = None,
     to: To = "signed_url",
-    workspace: _Workspace = None,
-    mode: _Mode = "live",
+    workspace: OneWorkspace = None,
+    mode: OneMode = "live",
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,10 +70,8 @@ def add(
 
 @app.command("list")
 def list_recipes_command(
-    workspace: Annotated[
-        str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")
-    ] = None,
-    mode: Annotated[Literal["live", "test"] | None, typer.Option(help="One mode. \\[default: both]")] = None,
+    workspace: AnyWorkspace = None,
+    mode: AnyMode = None,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -80,7 +79,7 @@ def list_recipes_command(
     from recorder.exports.requests.recipes import list_recipes
 
     with open_deployment_for_command(data) as runtime, runtime.database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
+        workspace_id = find_any_workspace_id_option(db, workspace)
         listed = list_recipes(db, workspace_id=workspace_id, mode=mode)
     if as_json:
         print_json([_recipe_to_json(recipe) for recipe in listed])
@@ -91,7 +90,13 @@ def list_recipes_command(
 
 
 @app.command("remove")
-def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data: DataDir = None) -> None:
+def remove(
+    name: _Name,
+    workspace: OneWorkspace = None,
+    mode: OneMode = "live",
+    data: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
     """Remove a recipe; its exports stay."""
     from recorder.audit.log import Origin
     from recorder.exports.requests.recipes import remove_recipe
@@ -100,13 +105,15 @@ def remove(name: _Name, workspace: _Workspace = None, mode: _Mode = "live", data
         workspace_id = find_workspace_id_option(db, workspace)
         remove_recipe(db, Tenant(workspace_id, mode), name, origin=Origin.operator(workspace_id))
     typer.echo(f"{name} is removed.", err=True)
+    if as_json:
+        print_json({"name": name, "removed": True})
 
 
 @app.command("run")
 def run(
     name: _Name,
-    workspace: _Workspace = None,
-    mode: _Mode = "live",
+    workspace: OneWorkspace = None,
+    mode: OneMode = "live",
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -162,6 +169,7 @@ def _format_recipe_lines(listed: "ListedRecipe") -> list[tuple[str, list[str]]]:
     body, error = row.body, listed.error
     request = [f"{', '.join(body['workflow'])} as {body['format']}, {body['destination']['kind']}"]
     request += [f"{name}={value}" for name, value in body.get("filter", {}).items()]
+    request += _format_split_and_sampling_lines(body)
     last = ["none yet"]
     if export is not None:
         figures = "" if export.rows is None else f", {export.rows:,} rows"
@@ -174,3 +182,17 @@ def _format_recipe_lines(listed: "ListedRecipe") -> list[tuple[str, list[str]]]:
         ("last", last),
         *([] if error is None else [("error", [f"{error['code']}: {error['message']}"])]),
     ]
+
+
+def _format_split_and_sampling_lines(body: dict[str, Any]) -> list[str]:
+    """Return lines with the split and the sampling of a request, as far as they are set."""
+    lines = []
+    if (split := body.get("split")) is not None:
+        lines.append(f"split {split['by']} {split['validation']:g} {split['test']:g}")
+    sampling = body.get("frame_sampling", {})
+    mode, interval_ms = sampling.get("mode", "event_only"), sampling.get("interval_ms")
+    cadence = "" if interval_ms is None else f":{interval_ms}"
+    plus = "+actions" if sampling.get("keep_action_frames") else ""
+    if (chosen := f"{mode}{cadence}{plus}") != "event_only":
+        lines.append(f"sampling {chosen}")
+    return lines

@@ -10,7 +10,7 @@ from recorder.memory.views.label_lines import one_line
 if TYPE_CHECKING:
     from recorder.client import Client
 
-#: Columns of a step in a question.
+#: Columns of a step in a question, and below a candidate.
 _DESCRIBED = 60
 
 
@@ -51,10 +51,13 @@ class ReplaySteps:
         events = list(self._read_events().values())
         for step in list_recorded_steps(RecordedSession(self._session_id, events, [], [])):
             if step.step == number:
-                return _fit_text_to_columns(
-                    f"{step.event['type']} {_name_replay_step_target(step.event)}", _DESCRIBED
-                ).rstrip()
+                return _describe_step_event(step.event)
         return ""
+
+    def describe_event(self, event_id: str | None) -> str:
+        """Return type and target of an event of the session; `-` for none."""
+        event = None if event_id is None else self._read_events().get(event_id)
+        return "-" if event is None else _describe_step_event(event)
 
     def _print_row(self, row: Mapping[str, Any]) -> None:
         event = self._read_events().get(row["event_id"], {"type": "-"})
@@ -67,6 +70,10 @@ class ReplaySteps:
         if self._events is None:
             self._events = {event["id"]: event for event in self._client.list_events(self._session_id)}
         return self._events
+
+
+def _describe_step_event(event: Mapping[str, Any]) -> str:
+    return _fit_text_to_columns(f"{event['type']} {_name_replay_step_target(event)}", _DESCRIBED).rstrip()
 
 
 def _name_replay_step_target(event: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from recorder.cli.options import DataDir
+from recorder.shell_commands import wrap_for_terminal
 
 
 def replay_worker(
@@ -29,7 +30,7 @@ def replay_worker(
     try:
         find_chromium(settings)
     except NoBrowser as error:
-        typer.echo(str(error), err=True)
+        typer.echo(wrap_for_terminal(str(error)), err=True)
         raise typer.Exit(1) from error
     runtime = Runtime.open(settings, create=False)
     worker = ReplayWorker(runtime, places or settings.live.places)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder import limits
-from recorder.cli.options import DEFAULT_URL, AsJson, Key, Url, open_client_for_command, print_json
+from recorder.cli.options import DEFAULT_URL, AsJson, KeyOption, Url, open_client_for_command, print_json
 from recorder.cli.replay_steps import ReplaySteps, cut_line_to_columns
 from recorder.memory.views.label_lines import one_line
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -48,7 +48,7 @@ Timeout = Annotated[float, typer.Option(min=1, help="Seconds to wait for the end
 
 def replay(
     session: Annotated[str, typer.Argument(help="A sealed session.")],
-    key: Key,
+    key: KeyOption,
     url: Url = DEFAULT_URL,
     against: Annotated[
         str | None,
@@ -99,7 +99,7 @@ def replay(
 
 def recover(
     session: Annotated[str, typer.Argument(help="A sealed session that failed.")],
-    key: Key,
+    key: KeyOption,
     url: Url = DEFAULT_URL,
     failure_tag: Annotated[
         str | None,
@@ -128,10 +128,10 @@ def recover(
         attempt = None
         if ended["reason"] == "candidates_exhausted" and ended["replay_ids"] and not as_json:
             attempt = client.get_replay(ended["replay_ids"][-1])
-    if as_json:
-        print_json(ended)
-    else:
-        _print_recovery_candidates(ended)
+        if as_json:
+            print_json(ended)
+        else:
+            _print_recovery_candidates(ended, ReplaySteps(client, session))
     if attempt is not None:
         _print_failed_attempt(attempt)
     if ended["status"] != "succeeded":
@@ -247,7 +247,7 @@ def _print_replay_end(replay: dict[str, Any]) -> None:
     evidence = {"dom": "compared by snapshots", "graph": "compared by the memory graph alone"}.get(
         counts.get("evidence", ""), "nothing compared"
     )
-    typer.echo(f"{replay['status']}: {counted(replay['progress']['step'], 'step')}, {evidence}")
+    typer.echo(f"{replay['status']}: {format_count(replay['progress']['step'], 'step')}, {evidence}")
     if replay["status"] == "diverged":
         for line in _format_replay_divergence_lines(replay["divergence"]):
             typer.echo(line)
@@ -272,9 +272,11 @@ def _format_replay_divergence_lines(divergence: dict[str, Any]) -> list[str]:
     return [cut_line_to_columns(line, _WIDTH).rstrip() for line in lines]
 
 
-def _print_recovery_candidates(recovery: dict[str, Any]) -> None:
+def _print_recovery_candidates(recovery: dict[str, Any], steps: ReplaySteps) -> None:
+    """Print two lines for each candidate: its figures, and the step of the failed session."""
     if recovery["candidates"]:
         typer.echo(f"{'t_ms':>8}  score {'successes':>11} replayable repeated  attempt")
+        typer.echo(f"{'':<8}  step")
     for candidate in recovery["candidates"]:
         counts = f"{candidate['successes']}/{candidate['hits']}"
         share = "-" if candidate["replayability"] is None else f"{candidate['replayability']:.2f}"
@@ -283,6 +285,7 @@ def _print_recovery_candidates(recovery: dict[str, Any]) -> None:
             f"{t_ms:>8}  {candidate['score']:>5.3f} {counts:>11} {share:>10} "
             f"{candidate['consequential_steps']:>8}  {candidate['replay_id'] or '-'}"
         )
+        typer.echo(f"{'':<8}  {steps.describe_event(candidate['event_id'])}")
     reason = "" if recovery["reason"] is None else f": {recovery['reason']}"
     alone = ", compared by the memory graph alone" if recovery["evidence"] == "graph" else ""
     typer.echo(f"{recovery['status']}{reason}{alone}")

@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import (
+    AnyWorkspace,
     AsJson,
     DataDir,
+    find_any_workspace_id_option,
     format_bytes,
     open_deployment_for_command,
     print_data_folder,
     print_json,
 )
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Retention: removal of data after their days.")
 
-_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 _At = Annotated[
     str | None,
     typer.Option(help="Instant at which things are due, such as 2026-06-01T00:00:00Z. \\[default: now]"),
@@ -37,7 +38,7 @@ _At = Annotated[
 
 @app.command("preview")
 def preview_retention_command(
-    workspace: _Workspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
+    workspace: AnyWorkspace = None, at: _At = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
     """Count what a run at an instant would remove: number and size by workspace and kind."""
     from recorder.governance import retention
@@ -59,7 +60,7 @@ _Rewrite = Annotated[
 
 @app.command("run")
 def run_retention_command(
-    workspace: _Workspace = None,
+    workspace: AnyWorkspace = None,
     at: _At = None,
     rewrite: _Rewrite = False,
     data: DataDir = None,
@@ -90,7 +91,8 @@ def run_retention_command(
         typer.echo("Another run rewrites the tables.", err=True)
     elif rewrites.tables:
         typer.echo(
-            f"Rewrote {counted(rewrites.tables, 'table')}; ended {counted(rewrites.erasures, 'erasure')}.",
+            f"Rewrote {format_count(rewrites.tables, 'table')}; "
+            f"ended {format_count(rewrites.erasures, 'erasure')}.",
             err=True,
         )
     failures = _list_removal_failures(report, removals) + (
@@ -109,8 +111,8 @@ def _list_removal_failures(report: "RetentionReport", removals: "Removals") -> l
         sentences.append(f"An erasure is left to the next run: {removals.error!r}")
     if removals.purges is not None and removals.purges.failed_steps:
         sentences.append(
-            f"{counted(removals.purges.failed_steps, 'step')} of purges failed; a later run repeats them. "
-            "The log names the workspaces and the errors."
+            f"{format_count(removals.purges.failed_steps, 'step')} of purges failed; "
+            "a later run repeats them. The log names the workspaces and the errors."
         )
     return sentences
 
@@ -120,13 +122,9 @@ def _open_retention_deployment(
     data: "Path | None", workspace: str | None
 ) -> "Iterator[tuple[Runtime, str | None]]":
     """Open the deployment; yield it with the id of the named workspace."""
-    from recorder.access.workspaces import find_workspace
-
     with open_deployment_for_command(data) as runtime:
-        workspace_id = None
-        if workspace is not None:
-            with runtime.database.transaction(write=False) as db:
-                workspace_id = find_workspace(db, workspace).id
+        with runtime.database.transaction(write=False) as db:
+            workspace_id = find_any_workspace_id_option(db, workspace)
         yield runtime, workspace_id
 
 
@@ -145,8 +143,7 @@ def _parse_instant_option(text: str | None) -> "datetime | None":
         return clock.parse_time(text, name="at")
     except RecorderError as error:
         raise typer.BadParameter(
-            "takes an ISO 8601 time with a zone, such as 2026-06-01T00:00:00Z; a duration is not taken",
-            param_hint="--at",
+            "takes a time with a zone, such as 2026-01-31T00:00:00Z", param_hint="--at"
         ) from error
 
 
@@ -169,7 +166,7 @@ def _print_retention_report(
     if not rows:
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
-        typer.echo(f"Purged {counted(purged, 'session')} to the end.", err=True)
+        typer.echo(f"Purged {format_count(purged, 'session')} to the end.", err=True)
     if lake is not None:
         typer.echo(f"Deleted {format_bytes(lake.deleted_bytes)} of unused lake files.", err=True)
         for (tenant, kind), error in sorted(lake.failures.items()):

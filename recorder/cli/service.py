@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recorder.cli.options import AsJson, DataDir, open_deployment_for_command, port_option, print_json
-from recorder.invocation import make_shell_command, shorten_path
+from recorder.shell_commands import make_shell_command, shorten_path
 
 if TYPE_CHECKING:
     from recorder.doctor.findings import Finding
@@ -85,9 +85,9 @@ def dagster_webserver(
     from recorder.access.dagster_login import LoginLinks
     from recorder.supervisor.child_commands import (
         choose_child_port,
-        environment,
         find_checkout_for_children,
         make_child_server_url,
+        make_service_child_environment,
     )
 
     settings = _read_deployment_settings(data)
@@ -96,7 +96,7 @@ def dagster_webserver(
     url = make_child_server_url(host, port)
     typer.echo(f"Dagster  {url}", err=True)
     typer.echo(f"Log in   {LoginLinks(settings).make_link(url)}   (once, within 15 minutes)", err=True)
-    variables = environment(settings, checkout)
+    variables = make_service_child_environment(settings, checkout)
     Path(variables["RECORDER_DAGSTER_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
     file = (workspace or checkout / "workspace.yaml").resolve()
     arguments = ["--host", host, "--port", str(port), "--workspace", str(file)]
@@ -201,7 +201,7 @@ def reslot(
     as_json: AsJson = False,
 ) -> None:
     """Divide the workflows of each workspace into another number of sealing slots; stop the service first."""
-    from recorder.sealing.lanes import change_slots
+    from recorder.sealing.lanes import change_sealing_slots
     from recorder.supervisor.run_records import SERVICE, AlreadyRunning, read_run_record
 
     with open_deployment_for_command(data, is_reslotting=True) as runtime:
@@ -209,7 +209,7 @@ def reslot(
         if (holder := read_run_record(folder, SERVICE)) is not None:
             raise AlreadyRunning(folder, SERVICE, holder)
         with runtime.database.transaction(write=True) as db:
-            before = change_slots(db, slots)
+            before = change_sealing_slots(db, slots)
     if as_json:
         print_json({"slots": slots, "before": before})
         return

@@ -12,18 +12,19 @@ import typer
 
 from recorder.cli.options import (
     DEFAULT_URL,
+    AnyWorkspace,
     AsJson,
     DataDir,
-    Key,
+    KeyOption,
     Url,
     Where,
-    find_workspace_id_option,
+    find_any_workspace_id_option,
     open_client_for_command,
     open_command_database,
     print_json,
     read_filter_options,
 )
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -31,7 +32,6 @@ from pathlib import Path
 
 app = typer.Typer(no_args_is_help=True, help="Sessions: list and follow them, seal again what was set aside.")
 
-_Workspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 _Workflow = Annotated[
     list[str] | None, typer.Option(help="One workflow; repeat it for several.", show_default=False)
 ]
@@ -44,7 +44,7 @@ _HEAD = f"{'session':<30}  {'status':<9}  {'outcome':<9}  {'age':>5}  workflow"
 
 @app.command("list")
 def list_sessions_command(
-    key: Key,
+    key: KeyOption,
     url: Url = DEFAULT_URL,
     workflow: _Workflow = None,
     where: Where = None,
@@ -69,7 +69,7 @@ def list_sessions_command(
 
 @app.command("tail")
 def tail_sessions_command(
-    key: Key,
+    key: KeyOption,
     session_id: Annotated[
         str | None, typer.Argument(help="A session whose events to follow. \\[default: follow new sessions]")
     ] = None,
@@ -95,14 +95,14 @@ def tail_sessions_command(
 
 @app.command("quarantined")
 def list_quarantined_command(
-    workspace: _Workspace = None, data: DataDir = None, as_json: AsJson = False
+    workspace: AnyWorkspace = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
     """List the sessions that could not be sealed and were set aside, with the reason."""
     from recorder import clock
     from recorder.sealing.set_aside import list_sessions_set_aside
 
     with open_command_database(data) as (_, database), database.transaction(write=False) as db:
-        workspace_id = None if workspace is None else find_workspace_id_option(db, workspace)
+        workspace_id = find_any_workspace_id_option(db, workspace)
         quarantined = list_sessions_set_aside(db, workspace_id)
     if as_json:
         print_json(
@@ -246,7 +246,7 @@ def import_(
         Path,
         typer.Argument(exists=True, help="Folder of task folders, one of them, one file, or an event log."),
     ],
-    key: Key,
+    key: KeyOption,
     url: Url = DEFAULT_URL,
     workflow: Annotated[
         str | None, typer.Option(help="One workflow for all; the task goes into metadata.")
@@ -297,7 +297,7 @@ def import_(
     }
     if as_json:
         print_json(summary)
-    records = f"{counted(report.events, 'event')}, {counted(report.frames, 'frame')}"
-    brought = f"{counted(report.sessions, 'session')}, {records}"
+    records = f"{format_count(report.events, 'event')}, {format_count(report.frames, 'frame')}"
+    brought = f"{format_count(report.sessions, 'session')}, {records}"
     typer.echo(f"{brought} in {report.seconds:.1f} s; {len(report.failed)} skipped.", err=True)
     raise typer.Exit(1 if report.failed else 0)

@@ -120,7 +120,7 @@ class _DeliveryCountdown:
 
 def _print_delivery_json(received: "ReceivedDelivery") -> bool:
     if received.payload is None:
-        return _warn_invalid_signature()
+        return _print_invalid_signature_warning()
     print_json({"delivery_id": received.delivery_id, **received.payload})
     return True
 
@@ -130,7 +130,7 @@ def _print_pretty_delivery(received: "ReceivedDelivery") -> bool:
     from rich.json import JSON
 
     if received.payload is None:
-        return _warn_invalid_signature()
+        return _print_invalid_signature_warning()
     console = Console()
     head = f"{received.payload['created_at']}  {received.payload['type']}"
     ids = f"{received.payload['id']}  {received.delivery_id}  signature valid"
@@ -141,6 +141,6 @@ def _print_pretty_delivery(received: "ReceivedDelivery") -> bool:
     return True
 
 
-def _warn_invalid_signature() -> bool:
+def _print_invalid_signature_warning() -> bool:
     typer.echo("A delivery with an invalid signature was refused with 401.", err=True)
     return False

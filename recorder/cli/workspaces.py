@@ -127,7 +127,7 @@ def _flatten_workspace_members(shown: dict[str, Any], above: str = "") -> list[t
     return lines
 
 
-keys_app = typer.Typer(no_args_is_help=True, help="Keys of a deployment.")
+keys_app = typer.Typer(no_args_is_help=True, help="API keys of workspaces.")
 
 
 @keys_app.command("create")
@@ -195,7 +195,9 @@ def list_keys_command(workspace: _Name, data: DataDir = None, as_json: AsJson = 
 
 @keys_app.command("revoke")
 def revoke_key_command(
-    key_id: Annotated[str, typer.Argument(help="Id of a key, as `list` shows it.")], data: DataDir = None
+    key_id: Annotated[str, typer.Argument(help="Id of a key, as `list` shows it.")],
+    data: DataDir = None,
+    as_json: AsJson = False,
 ) -> None:
     """Revoke a key; running processes refuse it within 5 seconds."""
     from recorder.access import key_admin
@@ -207,3 +209,5 @@ def revoke_key_command(
             workspace_id = key_admin.find_key_as_operator(db, key_id).workspace_id
             key_admin.revoke_key(db, Tenant(workspace_id, "live"), Origin.operator(workspace_id), key_id)
     typer.echo(f"Key {key_id} is revoked.", err=True)
+    if as_json:
+        print_json({"id": key_id, "revoked": True})

@@ -1,13 +1,21 @@
 """Client methods for the memory graph and exports. Spec §4.2, §4.3."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from recorder import limits
 from recorder.client.errors import ExportFailed, TookTooLong
-from recorder.client.transport import Json, Requests, TransportCall, poll_request_until_status
+from recorder.client.transport import (
+    POLL_MAX_S,
+    Json,
+    Requests,
+    TransportCall,
+    poll_request_until_status,
+)
+
+_WATCHED_POLL_S = 0.25
 
 
 class Datasets(Requests):
@@ -118,16 +126,36 @@ class Datasets(Requests):
         """Return the manifest of a completed export; addresses of hosted shards are freshly signed."""
         return self._get(f"/v1/exports/{quote(export_id, safe='')}/manifest")
 
-    def wait_export(self, export_id: str, *, timeout_s: float = 600.0) -> Json:
+    def wait_export(
+        self,
+        export_id: str,
+        *,
+        timeout_s: float = 600.0,
+        on_progress: Callable[[Json], None] | None = None,
+    ) -> Json:
         """Wait until an export is completed, and return it.
+
+        Args:
+            export_id: the export.
+            timeout_s: most seconds to wait.
+            on_progress: called with the export each time it was read, which is then four times a second.
 
         Raises:
             ExportFailed: if it failed.
             TookTooLong: if it is not completed within `timeout_s` seconds.
         """
-        deadline = time.monotonic() + timeout_s
+
+        def read() -> Json:
+            export = self.get_export(export_id)
+            if on_progress is not None:
+                on_progress(export)
+            return export
+
         export = poll_request_until_status(
-            lambda: self.get_export(export_id), ("completed", "failed"), deadline
+            read,
+            ("completed", "failed"),
+            time.monotonic() + timeout_s,
+            longest_pause_s=POLL_MAX_S if on_progress is None else _WATCHED_POLL_S,
         )
         if export is None:
             raise TookTooLong(f"{export_id} is not done", timeout_s)

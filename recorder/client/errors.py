@@ -11,8 +11,10 @@ These are not subclasses of `recorder.errors`: they report answers of a service,
 
 from typing import Any
 
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
+#: Temporary states: a limit, a restart, a gateway in front of a restarting service.
+TEMPORARY_STATUSES = (429, 502, 503, 504)
 _SHOWN_PROBLEMS = 3
 _NEXT_BY_STATUS = {
     401: "Check the key; the first one of a workspace comes from: recorder workspaces create.",
@@ -59,8 +61,8 @@ class ApiError(ClientError):
             if item.get("message") != self.detail  # of a lone error it is the same sentence
         ]
         if len(self.errors) > _SHOWN_PROBLEMS:
-            problems.append(f"{counted(len(self.errors) - _SHOWN_PROBLEMS, 'more problem')}.")
-        # This detail only counts the problems and names their places.
+            problems.append(f"{format_count(len(self.errors) - _SHOWN_PROBLEMS, 'more problem')}.")
+        # This detail only counts the problems and names their positions.
         is_list = self.code == "validation_failed" and problems
         parts = [f"{self.status} {self.code}:", *([] if is_list else [self.detail]), *problems]
         parts.append(_NEXT_BY_CODE.get(self.code) or _NEXT_BY_STATUS.get(self.status, ""))

@@ -3,36 +3,31 @@
 Contract §9 (`recorder export --watch`).
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
 from rich.text import Text
 
 from recorder.client.client import Client
-from recorder.client.errors import ExportFailed, TookTooLong
-from recorder.plurals import counted
+from recorder.client.transport import Json
+from recorder.plurals import format_count
+from recorder.progress_bars import open_progress_bar
+from recorder.shell_commands import wrap_for_terminal
 
-_POLL_S = 0.25
 #: A large export waits up to 20 s for a process to start.
 _QUEUED_S = 30.0
-_STILL_QUEUED = "still queued; no process has taken it up. Is Dagster running? `recorder status` shows it."
+#: Shows whether Dagster runs.
+_STATUS_COMMAND = "recorder status"
 _BAR_WIDTH = 20
 
-Json = dict[str, Any]
 
-
-def watch_export_progress(client: Client, export_id: str, *, timeout_s: float | None = None) -> Json:
+def watch_export_progress(
+    client: Client, export_id: str, *, timeout_s: float = math.inf, status_command: str = _STATUS_COMMAND
+) -> Json:
     """Wait until an export is completed, showing a progress bar, and return it.
 
     Without a terminal on stderr each state is printed on a line. An interrupt does not cancel the export.
@@ -40,27 +35,23 @@ def watch_export_progress(client: Client, export_id: str, *, timeout_s: float | 
     Args:
         client: client of the service.
         export_id: the export.
-        timeout_s: longest wait; None sets no limit.
+        timeout_s: most seconds to wait.
+        status_command: command that shows whether Dagster runs on the service's data folder.
 
     Raises:
         ExportFailed: if it failed or was cancelled.
-        TookTooLong: if it is not completed in time.
+        TookTooLong: if it is not completed within `timeout_s` seconds.
     """
     console = Console(stderr=True)
-    show = _ProgressBar(console, export_id) if console.is_terminal else _ProgressLines(console, export_id)
+    kind = _ProgressBar if console.is_terminal else _ProgressLines
+    show = kind(console, export_id, status_command)
     began = time.monotonic()
     with show:
-        while True:
-            export = client.get_export(export_id)
-            waited_s = time.monotonic() - began
-            show.update(export, waited_s)
-            if export["status"] == "completed":
-                return export
-            if export["status"] == "failed":
-                raise ExportFailed(export)
-            if timeout_s is not None and waited_s > timeout_s:
-                raise TookTooLong(f"{export_id} is not done", timeout_s)
-            time.sleep(_POLL_S)
+        return client.wait_export(
+            export_id,
+            timeout_s=timeout_s,
+            on_progress=lambda export: show.update(export, time.monotonic() - began),
+        )
 
 
 @contextmanager
@@ -69,18 +60,9 @@ def byte_progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
     There is no bar without a terminal, nor before the first call: the total is not known until then.
     """
-    # The bar takes the width that the figures leave.
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, expand=True) as bar:
-        task = bar.add_task(what, total=None, visible=False)
-        yield lambda done, total: bar.update(task, completed=done, total=total, visible=True)
+    figures = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with open_progress_bar(what, *figures, is_wide=True, total=None, visible=False) as update:
+        yield lambda done, total: update(completed=done, total=total, visible=True)
 
 
 def describe_export_state(export: Json) -> str:
@@ -89,8 +71,8 @@ def describe_export_state(export: Json) -> str:
     if error.get("code") == "cancelled":
         return "cancelled"
     if export["status"] == "completed":
-        rows, frames = counted(export["rows"], "row"), counted(export["frames"], "frame")
-        return f"completed: {rows}, {frames} in {counted(export['shards'], 'file')}"
+        rows, frames = format_count(export["rows"], "row"), format_count(export["frames"], "frame")
+        return f"completed: {rows}, {frames} in {format_count(export['shards'], 'file')}"
     if export["status"] == "failed":
         return f"failed: {error.get('code')}"
     if progress.get("message"):
@@ -99,15 +81,19 @@ def describe_export_state(export: Json) -> str:
         total = progress["shards_total"]
         if total is None:
             return "running, planning"
-        return f"running, {progress['shards_done']:,} of {counted(total, 'file')}"
+        return f"running, {progress['shards_done']:,} of {format_count(total, 'file')}"
     return str(export["status"])
+
+
+def _describe_long_queue(status_command: str) -> str:
+    return f"still queued; no process has taken it up. Is Dagster running? `{status_command}` shows it."
 
 
 class _ProgressBar:
     """Progress line on a terminal that ends with the outcome; it fits every width."""
 
-    def __init__(self, console: Console, export_id: str) -> None:
-        self._console, self._id = console, export_id
+    def __init__(self, console: Console, export_id: str, status_command: str = _STATUS_COMMAND) -> None:
+        self._console, self._id, self._status_command = console, export_id, status_command
         self._status = console.status(export_id)
         self._running_since_s: float | None = None
         self._has_warned = False
@@ -129,7 +115,7 @@ class _ProgressBar:
             return
         if status == "queued" and waited_s > _QUEUED_S and not self._has_warned:
             self._has_warned = True
-            self._print_progress_line(_STILL_QUEUED)
+            self._print_progress_line(_describe_long_queue(self._status_command))
         if status == "running" and self._running_since_s is None:
             self._running_since_s = waited_s
         self._status.update(self._format_progress_line(export, waited_s))
@@ -142,7 +128,7 @@ class _ProgressBar:
         if done:
             left_s = (waited_s - (self._running_since_s or 0.0)) * (total - done) / done
             times += f", {_format_progress_duration(left_s)} left"
-        begin = f"{self._id} {done:,} of {counted(total, 'file')} "
+        begin = f"{self._id} {done:,} of {format_count(total, 'file')} "
         # The spinner and a space precede the line.
         width = max(0, min(_BAR_WIDTH, self._console.width - len(begin) - len(times) - 4))
         full = width * done // total if total else 0
@@ -151,14 +137,15 @@ class _ProgressBar:
         )
 
     def _print_progress_line(self, words: str) -> None:
-        self._console.print(f"{self._id} {words}", highlight=False, markup=False, soft_wrap=True)
+        line = wrap_for_terminal(f"{self._id} {words}", indent="  ")
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 class _ProgressLines:
     """Progress as one line for each state, for logs and pipes."""
 
-    def __init__(self, console: Console, export_id: str) -> None:
-        self._console, self._id = console, export_id
+    def __init__(self, console: Console, export_id: str, status_command: str = _STATUS_COMMAND) -> None:
+        self._console, self._id, self._status_command = console, export_id, status_command
         self._printed_state = ""
 
     def __enter__(self) -> None:
@@ -170,11 +157,12 @@ class _ProgressLines:
     def update(self, export: Json, waited_s: float) -> None:
         """Print a state that is new."""
         queued_long = export["status"] == "queued" and waited_s > _QUEUED_S
-        words = _STILL_QUEUED if queued_long else describe_export_state(export)
+        words = _describe_long_queue(self._status_command) if queued_long else describe_export_state(export)
         state = words.partition(",")[0]
         if state != self._printed_state:
             self._printed_state = state
-            self._console.print(f"{self._id} {words}", highlight=False, soft_wrap=True)
+            line = wrap_for_terminal(f"{self._id} {words}", indent="  ")
+            self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _format_progress_duration(seconds: float) -> str:

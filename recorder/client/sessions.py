@@ -13,15 +13,13 @@ from urllib.parse import quote
 import orjson
 
 from recorder import clock, limits
-from recorder.client.errors import ApiError, ClientError, TookTooLong, Unreachable
+from recorder.client.errors import TEMPORARY_STATUSES, ApiError, ClientError, TookTooLong, Unreachable
 from recorder.client.transport import Json, Requests, Transport, TransportCall, poll_request_until_status
 from recorder.client.upload_batches import CapturedFrame, event_batch_calls, frame_batch_calls
 
 # Silence after which a stream counts as broken: the service sends a comment in each third of it.
 _SILENCE_S = 3.0 * limits.STREAM_KEEP_ALIVE_S
 _PAUSE_MAX_S = 3.0
-#: Temporary states: a limit, a restart, a gateway in front of a restarting service.
-_TEMPORARY = (429, 502, 503, 504)
 
 
 @dataclass
@@ -106,7 +104,7 @@ def _read_stream_blocks(chunks: Iterable[bytes]) -> Iterator[dict[str, str]]:
 
 def _is_temporary_stream_error(error: ClientError) -> bool:
     if isinstance(error, ApiError):
-        return error.status in _TEMPORARY and error.code != "quota_exceeded"
+        return error.status in TEMPORARY_STATUSES and error.code != "quota_exceeded"
     return isinstance(error, Unreachable)
 
 

@@ -236,7 +236,7 @@ Json = dict[str, Any]
 _TIMEOUT_S = 60.0
 _PATIENCE_S = 60.0
 _POLL_FIRST_S = 0.2
-_POLL_MAX_S = 2.0
+POLL_MAX_S = 2.0
 
 
 class Requests:
@@ -312,7 +312,11 @@ class Requests:
 
 
 def poll_request_until_status(
-    read: Callable[[], Json], wanted: tuple[str, ...], deadline: float
+    read: Callable[[], Json],
+    wanted: tuple[str, ...],
+    deadline: float,
+    *,
+    longest_pause_s: float = POLL_MAX_S,
 ) -> Json | None:
     """Call `read` until its status is a wanted one; return None when the deadline passes first."""
     wait_s = _POLL_FIRST_S
@@ -323,4 +327,4 @@ def poll_request_until_status(
         if time.monotonic() + wait_s > deadline:
             return None
         time.sleep(wait_s)
-        wait_s = min(wait_s * 1.5, _POLL_MAX_S)
+        wait_s = min(wait_s * 1.5, longest_pause_s)

@@ -68,7 +68,7 @@ def read_batches(
     The arguments are those of `parquet.read_batches`; `is_training` changes nothing.
 
     Raises:
-        Unreadable: if a row is larger than any that the writer makes.
+        DatasetUnreadable: if a row is larger than any that the writer makes.
     """
     with pa.memory_map(str(path)) as file, pa.ipc.open_file(file) as reader:
         for index in range(reader.num_record_batches):

@@ -3,7 +3,7 @@
 from recorder.errors import RecorderError
 
 
-class Unreadable(Exception):
+class DatasetUnreadable(Exception):
     """A file does not follow its format; the message completes a sentence that starts with the path."""
 
 

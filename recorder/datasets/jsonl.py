@@ -12,7 +12,7 @@ import orjson
 import polars as pl
 
 from recorder import limits
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.row_values import FRAME_FACTS, SPLIT, RowOutput
 from recorder.datasets.schemas import EVENTS
 from recorder.storage.blobs import Blobs
@@ -86,14 +86,14 @@ def read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file.
 
     Raises:
-        Unreadable: if a line is longer than any that the writer makes.
+        DatasetUnreadable: if a line is longer than any that the writer makes.
     """
     with path.open("rb") as file:
         number = 0
         while line := file.readline(_LINE_BYTES + 1):
             number += 1
             if len(line) > _LINE_BYTES:
-                raise Unreadable(f"has a line of more than {_LINE_BYTES} bytes (line {number})")
+                raise DatasetUnreadable(f"has a line of more than {_LINE_BYTES} bytes (line {number})")
             yield line
 
 
@@ -106,7 +106,7 @@ def read_jsonl_rows(path: Path, *, start: int = 0, split: str | None = None) -> 
         split: yield the rows of this split only.
 
     Raises:
-        Unreadable: if a line is longer than any that the writer makes.
+        DatasetUnreadable: if a line is longer than any that the writer makes.
     """
     for line in read_lines(path):
         if split is None and start > 0:

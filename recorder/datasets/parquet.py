@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recorder import limits
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
     FRAME_FACTS,
@@ -85,7 +85,7 @@ def read_batches(
             that many rows repeat is then in memory once per row of a batch.
 
     Raises:
-        Unreadable: if a row group or a row is larger than any that the writer makes.
+        DatasetUnreadable: if a row group or a row is larger than any that the writer makes.
     """
     names = list(pq.read_schema(path).names) if columns is None else columns
     leaves = [name for name in names if name != "image"]
@@ -99,7 +99,7 @@ def read_batches(
             chunks = map(group.column, range(group.num_columns))
             size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in leaves)
             if size > limit:
-                raise Unreadable(f"has a row group of {size} bytes")
+                raise DatasetUnreadable(f"has a row group of {size} bytes")
         for number in range(file.num_row_groups):
             rows = file.metadata.row_group(number).num_rows
             if split is not None:

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.schemas import FRAMES, IMAGE
 from recorder.storage.blobs import Blobs
 
@@ -126,10 +126,10 @@ def frame_image_names(frames: pl.DataFrame) -> list[str]:
 
 @contextmanager
 def convert_row_read_errors() -> Iterator[None]:
-    """Raise every error of a library about a broken file as `Unreadable`."""
+    """Raise every error of a library about a broken file as `DatasetUnreadable`."""
     try:
         yield
-    except Unreadable:
+    except DatasetUnreadable:
         raise
     except (
         pa.ArrowException,
@@ -143,7 +143,7 @@ def convert_row_read_errors() -> Iterator[None]:
         RecursionError,
         MemoryError,
     ) as error:
-        raise Unreadable(f"cannot be read ({type(error).__name__})") from error
+        raise DatasetUnreadable(f"cannot be read ({type(error).__name__})") from error
 
 
 def expand_record_batch(
@@ -157,7 +157,7 @@ def expand_record_batch(
         split: take the rows of this split only.
 
     Raises:
-        Unreadable: if one row alone is too long.
+        DatasetUnreadable: if one row alone is too long.
     """
     for part in _bound_slices(batch):
         columns = [_decode_dictionaries(column) for column in part.columns]
@@ -186,7 +186,7 @@ def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     if size <= _EXPANDED_BYTES:
         yield batch
     elif batch.num_rows == 1:
-        raise Unreadable(f"has a row of {size} bytes")
+        raise DatasetUnreadable(f"has a row of {size} bytes")
     else:
         middle = batch.num_rows // 2
         yield from _bound_slices(batch.slice(0, middle))
@@ -198,7 +198,7 @@ def _count_expanded_bytes(column: pa.Array) -> int:
     if pa.types.is_struct(column.type):
         return sum(map(_count_expanded_bytes, column.flatten()))
     if any(is_unused(column.type) for is_unused in _UNUSED_TYPES):
-        raise Unreadable(f"has a column of a type that no writer uses ({column.type})")
+        raise DatasetUnreadable(f"has a column of a type that no writer uses ({column.type})")
     if not pa.types.is_dictionary(column.type):
         return int(column.nbytes)
     lengths = pc.binary_length(column.dictionary).cast(pa.int64())

@@ -77,7 +77,7 @@ def _list_json_fields(schema: pa.Schema) -> list[pa.Field]:
 # once the bytes have expired.
 _SAMPLES = pa.schema(
     [
-        _make_required_dataset_field("__key__", _STRING),  # session and place within it
+        _make_required_dataset_field("__key__", _STRING),  # session and position within it
         pa.field("jpg", pa.binary()),
         pa.field("png", pa.binary()),
         pa.field("webp", pa.binary()),

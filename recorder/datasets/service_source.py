@@ -8,7 +8,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.client.errors import TEMPORARY_STATUSES, ApiError, ClientError, Unreachable
 from recorder.client.transport import make_response_error
 from recorder.datasets.errors import (
     AddressExpired,
@@ -24,7 +24,6 @@ from recorder.retries import retry
 _CHUNK_BYTES = 1024 * 1024
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _ATTEMPTS = 5
-_TRANSIENT_STATUSES = (429, 502, 503, 504)
 
 
 class KeyRefused(ApiError):
@@ -177,7 +176,7 @@ def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[
 
 def _is_temporary_download_error(error: Exception) -> bool:
     if isinstance(error, ApiError):
-        return error.status in _TRANSIENT_STATUSES
+        return error.status in TEMPORARY_STATUSES
     return isinstance(error, ClientError)
 
 

@@ -18,7 +18,7 @@ import msgspec
 import orjson
 import polars as pl
 
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.jsonl import json_forms, typed_jsonl_row
 from recorder.datasets.row_values import (
     FRAME_FACTS,
@@ -177,7 +177,7 @@ def read_webdataset_samples(path: Path) -> Iterator[Sample]:
     """Yield the samples of an archive, in its order, checked against each other.
 
     Raises:
-        Unreadable: if the archive is broken.
+        DatasetUnreadable: if the archive is broken.
     """
     with convert_row_read_errors(), path.open("rb") as file:
         for key, members in _group_sample_members(file):
@@ -193,7 +193,7 @@ def read_webdataset_rows(path: Path, *, start: int = 0, split: str | None = None
         split: yield the samples of this split only.
 
     Raises:
-        Unreadable: if the archive is broken.
+        DatasetUnreadable: if the archive is broken.
     """
     with path.open("rb") as file:
         for number, (key, members) in enumerate(_group_sample_members(file)):
@@ -209,7 +209,7 @@ def read_tar_members(file: BinaryIO) -> Iterator[Member]:
     """Yield the members, with the file at the content of each; the caller may read it or not.
 
     Raises:
-        Unreadable: if the archive is broken, or not of this writer.
+        DatasetUnreadable: if the archive is broken, or not of this writer.
     """
     end_of_file = file.seek(0, os.SEEK_END)
     file.seek(0)
@@ -220,7 +220,7 @@ def read_tar_members(file: BinaryIO) -> Iterator[Member]:
         name, size = _parse_tar_header(header)
         end = file.tell() + size
         if end > end_of_file:
-            raise Unreadable(f"ends within a member ({name!r:.120})")
+            raise DatasetUnreadable(f"ends within a member ({name!r:.120})")
         yield Member(name, size)
         file.seek(end + -size % _BLOCK)
 
@@ -243,13 +243,15 @@ def _read_sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
             case ending if ending in _IMAGES and image is None:
                 image, image_sha256 = name, _hash_tar_member(file, size)
             case _:
-                raise Unreadable(f"holds a member that belongs to no sample ({name!r:.120})")
+                raise DatasetUnreadable(f"holds a member that belongs to no sample ({name!r:.120})")
     if frame is None or events is None:
-        raise Unreadable(f"lacks the frame or the events of a sample ({key!r:.120})")
+        raise DatasetUnreadable(f"lacks the frame or the events of a sample ({key!r:.120})")
     if key != f"{frame.session_id}-{frame.seq:06d}" or frame.image != image:
-        raise Unreadable(f"holds members of another sample than the row of the frame says ({key!r:.120})")
+        raise DatasetUnreadable(
+            f"holds members of another sample than the row of the frame says ({key!r:.120})"
+        )
     if any((event.bound_frame_id, event.frame_seq) != (frame.frame_id, frame.seq) for event in events):
-        raise Unreadable(f"holds an event that is bound to another frame ({key!r:.120})")
+        raise DatasetUnreadable(f"holds an event that is bound to another frame ({key!r:.120})")
     event_ids = [event.event_id for event in events]
     actions = sum(event.is_action for event in events)
     return Sample(frame.session_id, frame.frame_id, frame.sha256, event_ids, actions, image_sha256)
@@ -273,23 +275,23 @@ def _read_sample_row(file: BinaryIO, key: str, members: Iterator[Member]) -> dic
 def _parse_tar_header(header: bytes) -> tuple[str, int]:
     """Return name and size of a plain file; the writer makes no other members."""
     if len(header) < _BLOCK:
-        raise Unreadable("ends without the mark of an archive's end")
+        raise DatasetUnreadable("ends without the mark of an archive's end")
     total = sum(header) - sum(header[148:156]) + 8 * 32
     if header[257:263] != b"ustar\0" or header[148:155] != b"%06o\0" % total or header[156:157] != b"0":
-        raise Unreadable("holds a member that is no plain file of a ustar archive")
+        raise DatasetUnreadable("holds a member that is no plain file of a ustar archive")
     size = header[124:135]
     if not size.isdigit() or any(header[345:]):
-        raise Unreadable("holds a member that is no plain file of a ustar archive")
+        raise DatasetUnreadable("holds a member that is no plain file of a ustar archive")
     return header[:100].rstrip(b"\0").decode(), int(size, 8)
 
 
 def _decode_tar_member(file: BinaryIO, name: str, size: int, kind: type[_Text]) -> _Text:
     if size > _TEXT_BYTES:
-        raise Unreadable(f"holds a text of {size} bytes ({name!r:.120})")
+        raise DatasetUnreadable(f"holds a text of {size} bytes ({name!r:.120})")
     try:
         return msgspec.json.decode(file.read(size), type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"holds a broken member ({name!r:.120}): {error}") from error
+        raise DatasetUnreadable(f"holds a broken member ({name!r:.120}): {error}") from error
 
 
 def _hash_tar_member(file: BinaryIO, size: int) -> str:

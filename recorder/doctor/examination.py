@@ -36,7 +36,7 @@ from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.sealing import lanes
 from recorder.service_state import list_warnings, read_service_state
 from recorder.settings import Settings
@@ -149,7 +149,9 @@ def _remove_query_of_examined_url(url: str) -> str:
 def _examine_database(
     settings: Settings, database: Database, blobs: Blobs, lake: Lake, chance: random.Random
 ) -> Iterator[Finding]:
-    yield Finding("database", "ok", f"The {database.dialect.name} database answers and has this schema.")
+    yield Finding(
+        "database", "ok", f"The {_TITLES[database.dialect.name]} database answers and has this schema."
+    )
     try:
         check_deployment_record(settings, database)
         check_store_regions(settings, blobs, lake)
@@ -190,6 +192,7 @@ def examine_clocks(db: DbSession) -> Iterator[Finding]:
         yield Finding("clocks", "ok", "The clocks of this machine and of the database agree.")
 
 
+_TITLES = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 #: Seconds since 1970 by the clock of the database.
 _CLOCKS = {
     "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
@@ -210,7 +213,10 @@ def examine_webhook_secrets(settings: Settings, db: DbSession) -> Iterator[Findi
         fix = "Start every process with the secret of this deployment; if it is lost, rotate these secrets."
         yield Finding("secret", "error", message, fix)
     else:
-        yield Finding("secret", "ok", f"RECORDER_SECRET fits the signing secrets of webhooks: {count}.")
+        read = "there are no webhook secrets to read"
+        if count:
+            read = f"it reads {format_count(count, 'webhook secret')}"
+        yield Finding("secret", "ok", f"The deployment's secret fits; {read}.")
 
 
 def _is_browser_examination_needed(db: DbSession) -> bool:
@@ -221,19 +227,18 @@ def _is_browser_examination_needed(db: DbSession) -> bool:
 def examine_overdue_leases(db: DbSession) -> Iterator[Finding]:
     """Yield a finding about leases whose process ended without releasing them while work waits."""
     now_ms = clock.now_ms()
-    held = db.exec(select(func.count()).where(col(LeaseRow.expires_ms) > now_ms)).one()
     overdue = db.exec(
         select(LeaseRow.name, LeaseRow.owner).where(
             col(LeaseRow.expires_ms).between(1, now_ms - _LEASE_GRACE_MS), LeaseRow.owner != ""
         )
     ).all()
-    waiting = {lane.name for lane, _ in lanes.waiting_lanes(db)}
+    waiting = {lane.name for lane, _ in lanes.list_waiting_lanes(db)}
     stuck = [name for name, _ in overdue if name in waiting]
     if stuck:
-        message = f"{counted(len(stuck), 'sealing lane')} with an ended run: {join_names(stuck)}."
+        message = f"{format_count(len(stuck), 'sealing lane')} with an ended run: {join_names(stuck)}."
         yield Finding("leases", "warning", message, "Start Dagster: its next run takes them over.")
     else:
-        yield Finding("leases", "ok", f"Leases held now: {held}.")
+        yield Finding("leases", "ok", "No work waits for a run that has ended.")
 
 
 def examine_service_warnings(settings: Settings, db: DbSession) -> Iterator[Finding]:

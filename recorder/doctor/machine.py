@@ -11,7 +11,7 @@ import httpx
 
 from recorder import clock
 from recorder.doctor.findings import Finding
-from recorder.governance.backup.records import list_old_backups, read_backup_records
+from recorder.governance.backup.backup_records import list_old_backups, read_backup_records
 from recorder.live.browser import NoBrowser, find_chromium
 from recorder.settings import Settings, describe_unknown_settings
 from recorder.supervisor.run_records import SERVICE, read_run_record

@@ -5,7 +5,7 @@ RecorderError
 │                         UnsupportedVersion
 ├── Unauthenticated   401  MissingAuthorization InvalidApiKey
 ├── Forbidden         403  InsufficientScope WorkspaceDisabled InvalidSignature UrlExpired
-├── NotFound          404  (code `not_found`, with the kind of resource)
+├── NotFound          404  UnknownWorkflow NoSuchAddress (code `not_found`, with the kind of resource)
 ├── NotAcceptable     406
 ├── RequestTimeout    408
 ├── Conflict          409  InvalidState SessionNotRecording SessionNotSealed EventConflict
@@ -56,6 +56,7 @@ from recorder.errors.fields import (
     InvalidUrl,
     LimitReached,
     MetadataTooLarge,
+    ReadTooLong,
     SessionFull,
     TooManyIds,
     UrlNotAllowed,
@@ -90,6 +91,7 @@ from recorder.errors.requests import (
     PayloadTooLarge,
     RangeNotSatisfiable,
     RequestTimeout,
+    UnknownWorkflow,
     UnsupportedMediaType,
     UnsupportedVersion,
 )
@@ -137,6 +139,7 @@ __all__ = [
     "QuotaExceeded",
     "RangeNotSatisfiable",
     "RateLimited",
+    "ReadTooLong",
     "RecorderError",
     "RequestTimeout",
     "ResumeWindowExpired",
@@ -149,6 +152,7 @@ __all__ = [
     "TooManyStreams",
     "Unauthenticated",
     "Unavailable",
+    "UnknownWorkflow",
     "UnsupportedMediaType",
     "UnsupportedVersion",
     "UrlExpired",

@@ -75,7 +75,13 @@ class RateLimited(Exhausted):
     title = "Too many requests"
 
     def __init__(
-        self, scope: str, retry_after_s: int, *, limit: int | None = None, detail: str | None = None
+        self,
+        scope: str,
+        retry_after_s: int,
+        *,
+        limit: int | None = None,
+        description: str = "",
+        detail: str | None = None,
     ) -> None:
         """Create the error.
 
@@ -84,10 +90,12 @@ class RateLimited(Exhausted):
             retry_after_s: seconds after which the same request may be accepted.
             limit: the most concurrent requests, if the limit counts them; the headers of the answer then
                 show it.
+            description: what is limited, for the sentence that names the limit; by default its scope.
             detail: the sentences of the answer, instead of those that name the limit.
         """
+        limited = f"of {description}" if description else scope
         super().__init__(
-            detail or f"The limit {scope} is reached; try again in {retry_after_s} s. See GET /v1/limits."
+            detail or f"The limit {limited} is reached; try again in {retry_after_s} s. See GET /v1/limits."
         )
         self.retry_after_s = retry_after_s
         self.scope = scope

@@ -1,7 +1,7 @@
 """Errors of fields, items and files of a request: 422 and its specific codes. Contract §1."""
 
 from recorder.errors.kinds import Invalid, Problem
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 
 class ValidationFailed(Invalid):
@@ -9,7 +9,7 @@ class ValidationFailed(Invalid):
 
     def __init__(self, problems: list[Problem]) -> None:
         where = ", ".join(sorted({problem.pointer or problem.where for problem in problems})[:5])
-        super().__init__(f"{counted(len(problems), 'problem')}: {where}.", problems)
+        super().__init__(f"{format_count(len(problems), 'problem')}: {where}.", problems)
 
     @classmethod
     def of(cls, pointer: str, code: str, *, message: str, where: str = "body") -> "ValidationFailed":
@@ -127,13 +127,18 @@ class InvalidDestination(Invalid):
 
 
 class DestinationNotAllowed(Invalid):
-    """The local path is outside of the operator's export root."""
+    """The local path is outside of the operator's export root, or the service has none."""
 
     code = "destination_not_allowed"
     title = "Destination not allowed"
 
-    def __init__(self) -> None:
-        detail = "A local destination must be below RECORDER_LOCAL_EXPORT_ROOT; ask the operator for it."
+    def __init__(self, *, has_root: bool = True) -> None:
+        detail = (
+            "A local destination must be below RECORDER_LOCAL_EXPORT_ROOT; ask the operator for it."
+            if has_root
+            else "This service has no export root (RECORDER_LOCAL_EXPORT_ROOT is not set); ask the operator, "
+            "or use signed_url."
+        )
         super().__init__(detail, [Problem("body", "/destination/path", self.code, detail)])
 
 
@@ -183,10 +188,25 @@ class SessionFull(Invalid):
 
 
 class LimitReached(Invalid):
-    """The workspace has the largest number of this resource."""
+    """The workspace, or another owner, has the largest number of this resource."""
 
     code = "limit_reached"
     title = "Limit reached"
 
-    def __init__(self, what: str, limit: int, remedy: str = "delete one first") -> None:
-        super().__init__(f"A workspace has at most {limit} {what}; {remedy}.")
+    def __init__(
+        self, what: str, limit: int, remedy: str = "delete one first", *, owner: str = "workspace"
+    ) -> None:
+        super().__init__(f"A {owner} has at most {limit} {what}; {remedy}.")
+
+
+class ReadTooLong(Invalid):
+    """The database took longer for a page of a list than it may."""
+
+    code = "limit_reached"
+    title = "Limit reached"
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            f"The database ended this list after {limit_s:g} s. Ask for less: send more filters, or `since` "
+            "and `until` that are closer together. If the same request was fast before, try again later."
+        )

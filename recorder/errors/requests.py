@@ -1,8 +1,11 @@
 """Errors of whole requests: JSON, cursor, size, type, version, host. Contract §1."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from recorder.errors.kinds import BadRequest, NotFound, Problem, RecorderError, TooLarge
+
+_SHOWN_PLACES = 5
 
 
 class InvalidHost(BadRequest):
@@ -69,6 +72,31 @@ class RangeNotSatisfiable(RecorderError):
         self.size = size
 
 
+class UnknownWorkflow(NotFound):
+    """The workspace has no workflow of this name in this mode (404)."""
+
+    def __init__(self, pointers: Sequence[str] = ()) -> None:
+        """Create the error.
+
+        Args:
+            pointers: positions of the unknown names in the body, if they are in one.
+        """
+        places = f", at {', '.join(pointers[:_SHOWN_PLACES])}" if len(pointers) > 1 else ""
+        super().__init__(
+            "workflow",
+            f"This workspace has no such workflow{places}; GET /v1/workflows lists its workflows. Check the "
+            "mode of the key too.",
+        )
+        message = str(self) if len(pointers) == 1 else "This workspace has no such workflow."
+        self.problems = [Problem("body", pointer, self.code, message) for pointer in pointers]
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The kind of the missing resource, and where the body names it."""
+        errors = [problem.as_json() for problem in self.problems]
+        return super().extra | ({"errors": errors} if errors else {})
+
+
 class NoSuchAddress(NotFound):
     """No route has this path, or none that the request can reach (404)."""
 
@@ -99,8 +127,14 @@ class UnsupportedMediaType(RecorderError):
     code = "unsupported_media_type"
     title = "Unsupported media type"
 
-    def __init__(self, accepted: str) -> None:
+    def __init__(self, accepted: str, pointer: str | None = None) -> None:
         super().__init__(f"Send {accepted}.")
+        self.problems = [] if pointer is None else [Problem("body", pointer, self.code, f"Send {accepted}.")]
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """The member that names the type, if one does."""
+        return {"errors": [problem.as_json() for problem in self.problems]} if self.problems else {}
 
 
 class InvalidEventId(BadRequest):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from recorder.datasets.formats import FORMATS, SPLITS, FileKind
 from recorder.datasets.schemas import IMAGE, SCHEMAS, describe_dataset_schema
-from recorder.exports.planning.lake_stats import LakeFacts
+from recorder.exports.planning.lake_stats import LakeStats
 from recorder.exports.planning.plan import Plan
 from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import retry_lake_read
@@ -76,14 +76,14 @@ def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
         Unavailable: if the lake does not answer.
     """
     sessions = plan.sessions
-    facts = LakeFacts(lake, tenant, {}, sessions)
+    stats = LakeStats(lake, tenant, {}, sessions)
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),
         outcomes=_count_values(sessions, "outcome"),
         actor_kinds=_count_values(sessions, "actor_kind"),
-        event_types=retry_lake_read(facts.event_types),
-        duration_ms=retry_lake_read(facts.duration_ms),
+        event_types=retry_lake_read(stats.event_types),
+        duration_ms=retry_lake_read(stats.duration_ms),
     )
 
 

@@ -18,7 +18,7 @@ from recorder.exports.planning.sharding import PlannedShard
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import retry_lake_read
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 from recorder.tenant import Tenant
 
 
@@ -115,7 +115,7 @@ def _read_shard_task_frames(task: ShardTask) -> pl.DataFrame:
     return _sort_shard_task_rows(rows.with_columns(hashes).select("session_id", *_FRAME_COLUMNS), task)
 
 
-def _scan_task_rows(kind: Kind, task: ShardTask) -> pl.LazyFrame:
+def _scan_task_rows(kind: LakeKind, task: ShardTask) -> pl.LazyFrame:
     """Return the rows of the task's sessions; filters let the reader skip other files and row groups."""
     first, _ = task.shards[0].bucket_range
     _, end = task.shards[-1].bucket_range

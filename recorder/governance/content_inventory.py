@@ -1,4 +1,4 @@
-"""Inventory of recorded content: every place of a deployment that holds it, and the part that removes it.
+"""Inventory of recorded content: every location of a deployment that holds it, and the part that removes it.
 
 A test walks the tables, the lake's schemas and the stores, and fails for a column or kind that is not listed.
 Contract §7.
@@ -14,11 +14,11 @@ Remover = Literal[
 
 @dataclass(frozen=True)
 class Holding:
-    """A place with recorded content."""
+    """A location with recorded content."""
 
-    #: Table, kind of lake table, prefix of objects, or name of the place.
+    #: Table, kind of lake table, prefix of objects, or name of the location.
     name: str
-    #: Columns with content that a client recorded or a person wrote; empty for a place as a whole.
+    #: Columns with content that a client recorded or a person wrote; empty for a location as a whole.
     columns: tuple[str, ...]
     #: Part that removes the content of a purged session: `start` at the next start of the service; `operator`
     #: and `kept` are out of its reach.
@@ -29,7 +29,7 @@ class Holding:
 #: Tables of the database. Columns with ids, numbers, times and settings alone are not content.
 TABLES = (
     Holding("sessions", ("actor_id", "event_mark", "seal_error_message"), "content"),
-    Holding("session_metadata", ("metadata",), "content"),
+    Holding("session_metadata", ("metadata", "source_hashes"), "content"),
     Holding("session_statuses", (), "content"),
     Holding("event_batches", ("payload",), "content"),
     Holding("event_keys", ("event_id", "digest"), "content"),
@@ -69,7 +69,7 @@ TABLES = (
     Holding("seal_portions", ("state",), "content"),
     Holding("sweeps", ("session_id",), "content", "ids of sessions, until their hot rows are deleted"),
     Holding("outbox", ("data", "body"), "content"),
-    Holding("webhook_deliveries", ("request_headers", "response"), "content"),
+    Holding("webhook_deliveries", ("request_url", "request_headers", "response"), "content"),
     Holding("idempotency_keys", ("answer", "body_digest"), "content"),
     Holding("seal_batches", ("session_ids",), "lake", "ids of sessions, until the batch is done"),
     Holding("holds", ("value",), "content", "the id of a held session, or the operator's name of a tag"),
@@ -77,6 +77,7 @@ TABLES = (
     Holding(
         "erasures", ("subject", "subject_hash", "open_key"), "erasure", "encrypted, until the erasure ends"
     ),
+    Holding("erasure_nodes", ("node_id",), "erasure", "nodes that sessions visited, until their purges end"),
     Holding("graph_session_paths", ("session_id", "step_ms"), "graph"),
     Holding("graph_labels", ("session_id", "text", "actor"), "graph", "texts of pages that name nodes"),
     Holding("graph_nodes", ("label",), "kept", "action and kind of element, or the name of an activity"),
@@ -128,7 +129,7 @@ OBJECTS = (
     Holding("exports/", (), "exports", "plans: ids, outcomes and digests of sessions"),
     Holding("health/", (), "kept", "probes without content"),
 )
-#: Other places.
+#: Other locations.
 PLACES = (
     Holding("hosted exports", (), "exports", "rewritten; deleted 30 days after completion"),
     Holding("local exports", (), "exports", "rewritten while the manifest is ours"),

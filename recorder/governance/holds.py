@@ -85,7 +85,7 @@ def list_held_sessions(db: DbSession, workspace_id: str, session_ids: Collection
     by_tag = select(TagRow.session_id).where(
         col(TagRow.session_id).in_(session_ids), col(TagRow.name).in_(held_tags)
     )
-    return {*db.exec(by_id), *db.exec(by_tag)}
+    return {*db.exec(by_id), *db.exec(by_tag.distinct())}
 
 
 def require_unheld_session(db: DbSession, row: SessionRow) -> None:

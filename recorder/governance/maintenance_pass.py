@@ -18,7 +18,7 @@ from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing.cleanup import name_table_cleanup_lease
 from recorder.storage.lake_maintenance import TableMaintenance
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.storage.unfinished_uploads import abort_unfinished_uploads
 from recorder.tenant import Tenant
@@ -34,11 +34,11 @@ _BEATS_PER_LEASE = 4
 class MaintenanceReport:
     """Result of a pass."""
 
-    tables: dict[tuple[Tenant, Kind], TableMaintenance] = field(default_factory=dict)
+    tables: dict[tuple[Tenant, LakeKind], TableMaintenance] = field(default_factory=dict)
     #: Error text of each table that failed.
-    failures: dict[tuple[Tenant, Kind], str] = field(default_factory=dict)
+    failures: dict[tuple[Tenant, LakeKind], str] = field(default_factory=dict)
     #: Tables that another run works on.
-    busy: list[tuple[Tenant, Kind]] = field(default_factory=list)
+    busy: list[tuple[Tenant, LakeKind]] = field(default_factory=list)
     #: Uploads of killed writers that were aborted in stores that speak S3.
     aborted_uploads: int = 0
 
@@ -134,7 +134,7 @@ def _list_maintenance_tenants(runtime: Runtime, workspace_id: str | None) -> lis
 
 
 def _run_table_pass(
-    runtime: Runtime, owner: str, tenant: Tenant, kind: Kind, lease_ms: int
+    runtime: Runtime, owner: str, tenant: Tenant, kind: LakeKind, lease_ms: int
 ) -> TableMaintenance | None:
     """Work on one table; return None if another run works on it."""
     name = name_table_cleanup_lease(kind, tenant)

@@ -19,6 +19,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Unavailable
+from recorder.errors.panics import LibraryPanic
 from recorder.governance.holds import list_held_sessions
 from recorder.governance.purging.session_content import list_content_stores
 from recorder.models.frame import FrameRow
@@ -28,6 +29,7 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
+from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
 
@@ -168,8 +170,12 @@ def _read_lake_rows_for_orphans(
     )
     columns = [pl.len().alias("rows"), pl.col("object").unique(), pl.col("dom_object").drop_nulls().unique()]
     try:
-        table = lake.scan("frames", tenant).filter(is_wanted).group_by("session_id").agg(columns).collect()
-    except (OSError, pl.exceptions.PolarsError) as error:
+        table = retry_lake_read(
+            lambda: (
+                lake.scan("frames", tenant).filter(is_wanted).group_by("session_id").agg(columns).collect()
+            )
+        )
+    except (LibraryPanic, OSError, pl.exceptions.PolarsError) as error:
         raise Unavailable("The lake") from error
     return {
         row["session_id"]: _NamedObjects(row["rows"], {*row["object"], *row["dom_object"]})

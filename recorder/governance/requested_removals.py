@@ -3,6 +3,7 @@
 Contract §7.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,9 +12,9 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.governance.erasures import try_erasures
-from recorder.governance.purging.due_steps import DueStepReport
+from recorder.governance.erasure_runs import open_erasure_run
 from recorder.governance.purging.purge_runs import run_purges
+from recorder.governance.purging.step_report import DueStepReport
 from recorder.governance.table_rewrites import rewrite_small_file
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import AuditRow
@@ -36,28 +37,42 @@ def run_removals(
     owner: str,
     *,
     patience_s: float = 0.0,
+    longest_s: float = math.inf,
     is_stopping: Callable[[], bool] = lambda: False,
     remove_texts: Callable[[], bool] = lambda: True,
 ) -> Removals:
     """Begin the purges of open erasures, work on all purges, and end erasures.
 
+    A range of an erasure is searched after each round of purges, so that neither waits for all of the others.
     An erasure that fails does not stop the purges.
 
     Args:
         runtime: the deployment.
         owner: name of the run.
         patience_s: seconds to wait for the next step of a purge.
+        longest_s: seconds after which no further round begins.
         is_stopping: whether to end before the next round of purges.
-        remove_texts: see `run_erasures`.
+        remove_texts: see `ErasureRun`.
 
     Raises:
         LeaseLost: if another run took over.
     """
-    begun, first_error = try_erasures(runtime, owner, remove_texts)
-    purges = run_purges(runtime, owner, patience_s=patience_s, is_stopping=is_stopping)
-    ended, error = try_erasures(runtime, owner, remove_texts)
+    with open_erasure_run(runtime, owner, remove_texts=remove_texts) as erasures:
+        if erasures is not None:
+            erasures.end_erasures()
+        purges = run_purges(
+            runtime,
+            owner,
+            patience_s=patience_s,
+            longest_s=longest_s,
+            is_stopping=is_stopping,
+            work_between=lambda: erasures is not None and erasures.search_next_range(),
+        )
+        if erasures is not None:
+            erasures.end_erasures()
+    ended, errors = (0, []) if erasures is None else (erasures.ended, [*erasures.errors.values()])
     ended += rewrite_small_file(runtime, owner)
-    return Removals(purges, begun + ended, error or first_error)
+    return Removals(purges, ended, errors[0] if errors else None)
 
 
 def read_last_removal(db: DbSession, *, since: datetime) -> datetime | None:

@@ -246,7 +246,7 @@ def _count_retention_records(db: DbSession, report: RetentionReport, workspace: 
 def _remove_retention_records(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
-    """Remove audit entries, kept answers and tombstones of a workspace; count its deliveries."""
+    """Remove audit entries, stored answers and tombstones of a workspace; count its deliveries."""
     at, name = report.at, workspace.id
     audit_limit = at - timedelta(days=workspace.audit_days)
     with runtime.database.transaction(write=False) as db:

@@ -19,7 +19,7 @@ from sqlmodel import col, select
 
 from recorder.errors import Unavailable
 from recorder.governance.content_inventory import SQLITE_FILE, STATISTICS, list_inventory_tables_to_rewrite
-from recorder.governance.erasures import try_erasures
+from recorder.governance.erasure_runs import end_erasures
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
@@ -100,7 +100,7 @@ def rewrite_tables(
             for name in list_inventory_tables_to_rewrite(is_sqlite=runtime.database.is_sqlite):
                 rewriter.rewrite_for_erasures(held, name, report)
     if report.tables:
-        report.erasures, _ = try_erasures(runtime, owner)
+        report.erasures = end_erasures(runtime, owner)
     return report
 
 

@@ -1,4 +1,4 @@
-"""Draws screens from boxes: rectangles, borders and text to a small lossless WebP. Design §2 (importers).
+"""Pictures of screens from boxes: rectangles, borders and text in a lossless WebP. Design §2 (importers).
 
 A recording without pictures still says where every element was; this module draws that, plainly and fast.
 Equal boxes give equal bytes.

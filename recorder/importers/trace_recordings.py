@@ -1,4 +1,4 @@
-"""A trace of an event log as a recording: one session, an event for each activity. Decision 0022.
+"""Recordings made from the traces of event logs: a session for each trace. Decision 0022.
 
 - Every event has the type `activity`; the activity is its `data.name` and its `state_key`, so each activity
   is one node of the memory graph and two are never one. Its other attributes are in `data.attributes`.
@@ -27,8 +27,14 @@ from rich.console import Console
 from recorder import clock
 from recorder.client.client import Client
 from recorder.errors import ValidationFailed
-from recorder.importers.miniwob.demonstration import PARALLEL, show_import_progress
-from recorder.importers.upload import ImportedRecording, ImportReport, RecordingSource, upload_recordings
+from recorder.importers.import_progress import show_import_progress
+from recorder.importers.upload import (
+    PARALLEL,
+    ImportedRecording,
+    ImportReport,
+    RecordingSource,
+    upload_recordings,
+)
 from recorder.interchange.event_logs import (
     ACTIVITY_TYPE,
     Attributes,

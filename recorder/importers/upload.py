@@ -12,6 +12,9 @@ from recorder.client.errors import ApiError, ClientError
 from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import Invalid
 
+#: Two keep both sides of a small machine busy; more wait for the service's rate limit together.
+PARALLEL = 4
+
 
 class UnreadableRecording(Invalid):
     """A file that is not a recording of its format."""
@@ -47,7 +50,7 @@ class ImportedRecording:
 class RecordingSource:
     """Source of a recording, which is read when it is uploaded, not before."""
 
-    #: What people call it (a file name); it stands in reports.
+    #: Name in reports, such as that of a file.
     name: str
     #: Reads it; raises `UnreadableRecording`.
     read: Callable[[], ImportedRecording]

@@ -11,6 +11,7 @@ import polars as pl
 
 from recorder import clock
 from recorder.errors import Invalid
+from recorder.interchange.whole_files import replace_file_at_end
 from recorder.memory.graph.directly_follows import LogAggregate
 
 #: An attribute: text, a number, a truth, an instant; a list of attributes' values; or, where an attribute has
@@ -58,7 +59,7 @@ def event_log_name(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-#: Instant of events of which nothing says when they were: their order still stands.
+#: Instant of events without a timestamp; their order in the log is kept.
 _UNKNOWN_TIME = clock.from_ms(0)
 
 
@@ -112,12 +113,8 @@ def write_dfg(path: Path, graph: DirectlyFollows) -> None:
     lines = (
         _format_lines(graph) if path.suffix == LINES_SUFFIX else iter([json.dumps(graph, ensure_ascii=False)])
     )
-    part = path.with_name(f"{path.name}.part")
-    try:
+    with replace_file_at_end(path) as part:
         part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _format_lines(graph: DirectlyFollows) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Values of XES attributes, from text and to text. IEEE 1849 §4.3.
+"""Reader of XES event logs: traces, events, and the values of their attributes. IEEE 1849 §4.3.
 
 Text that does not fit its type is kept as text: logs in the wild mark what is missing with words.
 """
@@ -177,7 +177,7 @@ def read_xes_traces(
         most_trace_bytes: size of a trace from which on it is refused.
 
     Raises:
-        UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that place were given out.
+        UnreadableLog: if this is no XES log, or exceeds a limit. Traces before that position were given out.
     """
     reader = _TraceParser(path.name, tuple(activity), most_trace_bytes)
     for piece in read_xes_pieces(path, most_bytes=most_bytes):
@@ -187,7 +187,7 @@ def read_xes_traces(
 
 @dataclass(slots=True)
 class _Element:
-    """An element that is open: its place, and what was read of it."""
+    """An element that is open: its position, and what was read of it."""
 
     tag: str
     key: str = ""

@@ -11,6 +11,7 @@ from typing import IO, Any
 
 from recorder.hashing import canonical_json
 from recorder.interchange.event_logs import LogEvent, LogTrace
+from recorder.interchange.whole_files import replace_file_at_end
 from recorder.interchange.xes_reader import ACTIVITY, LIFECYCLE, MOST_DEPTH, TIME, format_xes_value
 
 #: Keys of the columns that logs of user interfaces have beside those of the standard.
@@ -29,7 +30,7 @@ _EXTENSIONS = (
 #: From this depth on what is nested is written as JSON: anybody can put anything into a session's metadata,
 #: and no reader may refuse the log for it, ours first. Values of a list stand two elements deeper than it.
 _NESTED_DEPTH = MOST_DEPTH - 4
-# Not to be had in XML 1.0, not even as a reference.
+# XML 1.0 allows these characters nowhere, not even as references.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\t": "&#9;", "\n": "&#10;", "\r": "&#13;"}
 _ESCAPED = re.compile('[&<>"\t\n\r]')
@@ -46,7 +47,7 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
         name: what the log is called.
     """
     written = 0
-    with _replace_xes_file(path) as file:
+    with replace_file_at_end(path) as part, _open_xes_part(part, is_gzip=path.name.endswith(".gz")) as file:
         for line in _format_xes_head(name):
             file.write(line.encode())
         for trace in traces:
@@ -57,19 +58,14 @@ def write_xes(path: Path, traces: Iterable[LogTrace], *, name: str) -> int:
 
 
 @contextmanager
-def _replace_xes_file(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as raw:
-            if path.name.endswith(".gz"):
-                # Neither name nor time inside: equal logs are equal files.
-                with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
-                    yield packed
-            else:
-                yield raw
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def _open_xes_part(part: Path, *, is_gzip: bool) -> Iterator[IO[bytes] | gzip.GzipFile]:
+    with part.open("wb") as raw:
+        if is_gzip:
+            # Neither name nor time inside: equal logs are equal files.
+            with gzip.GzipFile("", "wb", fileobj=raw, mtime=0) as packed:
+                yield packed
+        else:
+            yield raw
 
 
 def _format_xes_head(name: str) -> Iterator[str]:

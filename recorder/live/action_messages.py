@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from recorder.live.upload_files import make_upload_files
-from recorder.replays.recorded_session import EventItem, find_recorded_input_name
+from recorder.replays.recorded_session import RecordedEvent, find_recorded_input_name
 
 #: Events that need nothing to be done.
 NOTHING_TO_DO = frozenset(("window_focus", "copy"))
@@ -21,7 +21,7 @@ _BUTTONS = {0: "left", 1: "middle", 2: "right"}
 _MODIFIERS = ((1, "Alt"), (2, "Control"), (4, "Meta"), (8, "Shift"))
 
 
-def make_action_message(event: EventItem, inputs: Mapping[str, str]) -> dict[str, Any]:
+def make_action_message(event: RecordedEvent, inputs: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments with which the browser performs an event.
 
     Args:
@@ -47,7 +47,7 @@ def make_action_message(event: EventItem, inputs: Mapping[str, str]) -> dict[str
     }
 
 
-def list_action_signals(event: EventItem, type: str) -> list[Mapping[str, Any]]:
+def list_action_signals(event: RecordedEvent, type: str) -> list[Mapping[str, Any]]:
     """Return the signals of one type that an event caused."""
     return [signal for signal in event.get("signals") or () if signal.get("type") == type]
 

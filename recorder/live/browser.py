@@ -220,8 +220,8 @@ class Browser:
 
 
 _NO_PLAYWRIGHT = (
-    "Playwright is not installed, so there is no live sandbox: pip install 'workflow-recorder[live]' in the "
-    "environment of `recorder replay-worker` and of Dagster."
+    "Playwright is not installed, so there is no live sandbox: install the extra `live` in "
+    "the environment of `recorder replay-worker` and of Dagster."
 )
 
 

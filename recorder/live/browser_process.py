@@ -259,7 +259,7 @@ class BrowserProcessSession:
             return nothing
         return {"data": base64.b64encode(data).decode(), "rects": scaled[: len(before["rects"])]}
 
-    def follow_popup(self, command: dict[str, Any]) -> dict[str, Any]:
+    def switch_to_popup(self, command: dict[str, Any]) -> dict[str, Any]:
         """Make the newest page the one that is acted on, or close those that were not announced."""
         *others, last = self._pages
         if not command["is_expected"]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import func
+from sqlalchemy import exists, literal, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -21,17 +21,16 @@ from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.journal_protocol import LiveResult
-from recorder.live.journal_rows import ReplayJournal, Stopped
 from recorder.live.proxy import FilteringProxy
+from recorder.live.replay_journal import LiveResult, ReplayJournal, ReplayStopped
 from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.step_execution import StepExecutor
 from recorder.live.step_loop import LiveRun
 from recorder.live.upload_files import InvalidFile, list_upload_contents
-from recorder.masking.policies import load_masking_policies
+from recorder.masking.policies import load_workflow_masking
 from recorder.models.operations import LeaseRow
-from recorder.models.replay import ReplayRow
+from recorder.models.replay import LIVE_RUNNING, ReplayRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.net.addresses import InvalidAllowList
 from recorder.net.outbound_guard import AddressGuard
@@ -41,19 +40,37 @@ from recorder.replay_service.dry.dry_tasks import make_anchor, make_task_policy
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
-from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
+from recorder.replay_service.requests.replay_and_recovery_rows import make_undeleted_session_conditions
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.storage_state import StorageState, read_storage_state
+from recorder.replay_service.scheduling.waiting_rows_by_tenant import (
+    LIVE_REPLAYS_TO_RUN,
+    list_waiting_rows_by_tenant,
+)
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recorded_session import InvalidRecording
+from recorder.rotation import compute_workspace_share
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease, take_lease
+from recorder.storage.conditions import in_tenant
+from recorder.storage.database import Database
+from recorder.storage.leases import (
+    HeldLease,
+    LeaseKeeper,
+    LeaseLost,
+    hold_lease,
+    make_unexpired_condition,
+    take_lease,
+)
 
 log = logging.getLogger("recorder.replays")
 
 LEASE_MS = 30_000
 LEASE_PREFIX = "replay/"
+#: Replays that a worker tries to claim before it lists them again.
+_MOST_CANDIDATES = 10
+#: Replays that are ended in one transaction because their worker is gone.
+MOST_LOST = 100
 _RENEW_S = 5.0
 _NO_FILE = (
     "An input of an upload holds no file: send a text, or a URL such as "
@@ -67,37 +84,48 @@ _STATE_REFUSED = (
 _WORKER_LOST = "The worker that ran the replay is gone; nothing is sent again. Ask for another replay."
 
 
-def claim_live_replay(
-    db: DbSession,
-    owner: str,
-    *,
-    replay_id: str | None = None,
-    busy: Collection[str] = (),
-    places: int = 1,
-    served: Sequence[str] = (),
-) -> tuple[ReplayRow, HeldLease] | None:
-    """Claim a live replay that waits, in a write transaction; return None if there is none.
+def list_next_live_replays(
+    db: DbSession, *, busy: Collection[str] = (), places: int = 1, served: Sequence[str] = ()
+) -> list[str]:
+    """Return the ids of live replays that wait and can be claimed: of some workspaces the oldest one each.
 
-    Workspaces take turns: the one that was served longest ago is first, with its oldest replay.
+    Workspaces take turns: the one that was served longest ago is first.
 
     Args:
-        db: a write transaction.
-        owner: who claims it.
-        replay_id: the only one to claim.
+        db: a transaction; it need not be a write transaction.
         busy: workspaces of the replays that the caller runs now, one for each.
         places: replays that the caller runs at a time; a workspace gets at most half of them.
         served: workspaces of the replays that the caller has begun, the last one last.
     """
-    full = [workspace for workspace, count in Counter(busy).items() if count >= max(1, places // 2)]
-    oldest = select(col(ReplayRow.workspace_id), func.min(ReplayRow.id)).where(
-        *_build_replay_claim_conditions(), col(ReplayRow.workspace_id).not_in(full)
-    )
-    if replay_id is not None:
-        oldest = oldest.where(ReplayRow.id == replay_id)
-    turns = db.exec(oldest.group_by(col(ReplayRow.workspace_id))).all()
+    share = compute_workspace_share(places)
+    full = [workspace for workspace, count in Counter(busy).items() if count >= share]
     last = {workspace: number for number, workspace in enumerate(served)}
-    for _, first_id in sorted(turns, key=lambda turn: (last.get(turn[0], -1), turn[1])):
-        locked = select(ReplayRow).where(ReplayRow.id == first_id, *_build_replay_claim_conditions())
+    tenants = [tenant for tenant in LIVE_REPLAYS_TO_RUN.list_tenants(db) if tenant.workspace_id not in full]
+    ids: list[str] = []
+    for tenant in sorted(tenants, key=lambda tenant: last.get(tenant.workspace_id, -1)):
+        waiting = select(ReplayRow.id).where(
+            *in_tenant(ReplayRow, tenant),
+            LIVE_REPLAYS_TO_RUN.make_conditions(),
+            *make_undeleted_session_conditions(ReplayRow),
+        )
+        ids += db.exec(waiting.order_by(text(LIVE_REPLAYS_TO_RUN.order)).limit(1))
+        if len(ids) >= _MOST_CANDIDATES:
+            break
+    return ids
+
+
+def claim_live_replay(
+    db: DbSession, owner: str, replay_ids: Sequence[str]
+) -> tuple[ReplayRow, HeldLease] | None:
+    """Claim the first of some live replays that still waits, in a write transaction; None if none does.
+
+    Args:
+        db: a write transaction.
+        owner: who claims it.
+        replay_ids: the replays, in the order in which they are tried.
+    """
+    for replay_id in replay_ids:
+        locked = select(ReplayRow).where(ReplayRow.id == replay_id, *_build_replay_claim_conditions())
         row = db.exec(locked.with_for_update(of=ReplayRow, skip_locked=True)).first()
         if row is None:
             continue  # another worker was faster
@@ -112,41 +140,63 @@ def claim_live_replay(
 
 
 def list_waiting_live_replays(db: DbSession, *, each: int, limit: int) -> list[ReplayRow]:
-    """Return the oldest live replays that wait, of each workspace some; suspended ones are left out."""
-    tenant = col(ReplayRow.workspace_id)
-    turn = func.row_number().over(partition_by=tenant, order_by=col(ReplayRow.id)).label("turn")
-    turns = select(ReplayRow.id, turn).where(*_build_replay_claim_conditions()).subquery()
-    statement = select(ReplayRow).join(turns, turns.c.id == ReplayRow.id).where(turns.c.turn <= each)
-    return list(db.exec(statement.order_by(turns.c.turn, turns.c.id).limit(limit)))
+    """Return the oldest live replays that wait, of each workspace and mode some; suspended ones are left out.
+
+    Args:
+        db: a transaction; it need not be a write transaction.
+        each: most replays of a workspace and mode.
+        limit: most replays; many workspaces have equal shares of them.
+    """
+    conditions = make_undeleted_session_conditions(ReplayRow)
+    return list_waiting_rows_by_tenant(db, LIVE_REPLAYS_TO_RUN, conditions, limit=limit, most_each=each)
 
 
-def end_lost_replays(db: DbSession) -> int:
-    """End the replays whose worker is gone, in a write transaction; return how many."""
-    now_ms = clock.now_ms()
-    running = select(ReplayRow).where(
-        ReplayRow.sandbox == "live", ReplayRow.status == "running", col(ReplayRow.finished_at).is_(None)
+def list_leased_live_replays(db: DbSession, replay_ids: Collection[str]) -> set[str]:
+    """Return those of some live replays that a worker holds the lease of."""
+    names = [LEASE_PREFIX + replay_id for replay_id in replay_ids]
+    held = select(LeaseRow.name).where(
+        col(LeaseRow.name).in_(names), make_unexpired_condition(clock.now_ms())
     )
-    ended = 0
-    for row in db.exec(running):
-        name = LEASE_PREFIX + row.id
-        # The fencing number rises: a worker that was only suspended stores nothing more.
-        if take_lease(db, name, "end_lost", now_ms=now_ms, ttl_ms=0) is None:
-            continue
-        locked = select(ReplayRow).where(ReplayRow.id == row.id).with_for_update()
-        current = db.exec(locked.execution_options(populate_existing=True)).one_or_none()
-        if current is not None and current.finished_at is None:
-            end_replay_as_failed(db, current, "internal", _WORKER_LOST)
-            ended += 1
-        db.delete(db.get_one(LeaseRow, name))
-    return ended
+    return {name.removeprefix(LEASE_PREFIX) for name in db.exec(held)}
+
+
+def end_lost_live_replays(database: Database) -> int:
+    """End replays whose worker is gone, a limited number at a time; return how many.
+
+    The write transaction is opened only if there are any.
+    """
+    lease_name = literal(LEASE_PREFIX).concat(col(ReplayRow.id))
+    is_held = exists().where(col(LeaseRow.name) == lease_name, make_unexpired_condition(clock.now_ms()))
+    lost = select(ReplayRow.id).where(text(LIVE_RUNNING), ~is_held).order_by(col(ReplayRow.id))
+    with database.transaction(write=False) as db:
+        replay_ids = db.exec(lost.limit(MOST_LOST)).all()
+    if not replay_ids:
+        return 0
+    with database.transaction(write=True) as db:
+        return sum(_end_lost_live_replay(db, replay_id) for replay_id in replay_ids)
+
+
+def _end_lost_live_replay(db: DbSession, replay_id: str) -> bool:
+    """End a replay unless a worker holds its lease or it has ended; return whether it was ended."""
+    name = LEASE_PREFIX + replay_id
+    # The fencing number rises: a worker that was only suspended stores nothing more.
+    if take_lease(db, name, "end_lost", now_ms=clock.now_ms(), ttl_ms=0) is None:
+        return False
+    locked = select(ReplayRow).where(ReplayRow.id == replay_id).with_for_update()
+    row = db.exec(locked.execution_options(populate_existing=True)).one_or_none()
+    is_lost = row is not None and row.finished_at is None
+    if row is not None and is_lost:
+        end_replay_as_failed(db, row, "internal", _WORKER_LOST)
+    db.delete(db.get_one(LeaseRow, name))
+    return is_lost
 
 
 def run_claimed_replay(
     runtime: Runtime,
     row: ReplayRow,
     held: HeldLease,
+    planner: LiveReplayPlanner,
     is_stopping: Callable[[], bool] = lambda: False,
-    planner: LiveReplayPlanner | None = None,
 ) -> None:
     """Do a claimed replay, and store what became of it.
 
@@ -154,17 +204,14 @@ def run_claimed_replay(
         runtime: the deployment.
         row: the replay, as it was claimed.
         held: its lease.
+        planner: process that reads the recording.
         is_stopping: returns whether the worker is to end.
-        planner: process that reads the recording; by default one for this replay.
     """
     journal = ReplayJournal(runtime, row.id, held, is_stopping)
-    new_planner = LiveReplayPlanner() if planner is None else None
     try:
         with LeaseKeeper(runtime.database, lambda: [held], every_s=_RENEW_S):
             try:
-                result = _perform_claimed_replay(
-                    runtime, row, journal, planner or new_planner or LiveReplayPlanner()
-                )
+                result = _perform_claimed_replay(runtime, row, journal, planner)
             except (NoBrowser, BrowserLost) as error:
                 journal.fail("sandbox", str(error))
             except PageStuck as error:
@@ -177,7 +224,7 @@ def run_claimed_replay(
                 journal.fail("invalid_recording", str(error))
             except BudgetSpent:
                 journal.fail("invalid_recording", "A page has too many elements for its targets to be found.")
-            except (LeaseLost, Stopped):
+            except (LeaseLost, ReplayStopped):
                 raise
             except Exception as error:  # a defect of ours: the next replay may be without it
                 log.exception("replay %s", row.id)
@@ -186,13 +233,11 @@ def run_claimed_replay(
             else:
                 if result is not None:
                     journal.finish(result)
-    except Stopped:
+    except ReplayStopped:
         pass
     except LeaseLost:
         log.warning("replay %s: its lease was lost", row.id)
     finally:
-        if new_planner is not None:
-            new_planner.end()
         journal.release()
 
 
@@ -205,11 +250,10 @@ def _perform_claimed_replay(
         try:
             session = find_session(db, row.tenant, row.session_id)
         except NotFound as error:
-            raise Stopped from error
+            raise ReplayStopped from error
         workspace = db.get_one(WorkspaceRow, row.workspace_id)
         hosts = workspace.live_hosts or []
-        policies = load_masking_policies(db, workspace, row.mode, secret=runtime.settings.secret)
-    masking = None if policies is None else policies.of(row.workflow)
+        masking = load_workflow_masking(db, workspace, row.mode, row.workflow, secret=runtime.settings.secret)
     masker = None if masking is None else masking.masker()
     anchor, until = make_anchor(row.spec["anchor"]), make_anchor(row.spec["until"])
     plan = planner.plan(read_recording(runtime, session), anchor, until)
@@ -239,7 +283,7 @@ def _perform_claimed_replay(
     hidden = HiddenInputs({**shown, **({} if state is None else state.list_secrets())}, mask)
     journal.set_steps(plan.total)
     with _open_sandbox(runtime, reachable, policy.viewport, state) as (browser, proxy):
-        caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier], masking=policies)
+        caller = Caller(row.tenant, row.id, Scope("write"), TIERS[workspace.tier])
         recording = ReplayRunRecorder(runtime, caller, journal.start_session(), masker)
         try:
             actor = StepExecutor(
@@ -281,7 +325,7 @@ def _build_replay_claim_conditions() -> list[Any]:
         ReplayRow.status == "queued",
         col(ReplayRow.finished_at).is_(None),
         col(ReplayRow.workspace_id).in_(active),
-        *make_undeleted_replay_conditions(ReplayRow),
+        *make_undeleted_session_conditions(ReplayRow),
     ]
 
 

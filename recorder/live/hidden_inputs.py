@@ -57,7 +57,7 @@ class _Reduced(NamedTuple):
 
 
 class _Span(NamedTuple):
-    """Place of an input in a text, and what is shown instead."""
+    """Position of an input in a text, and what is shown instead."""
 
     start: int
     stop: int
@@ -101,7 +101,7 @@ class HiddenInputs:
 
     def hide_text(self, text: str) -> str:
         """Return a text without the inputs."""
-        return _replace_hidden_input_spans(text, self._find_spans(text))
+        return _replace_hidden_input_spans(text, self._find_hidden_input_spans(text))
 
     def hide_page(self, html: list[Any]) -> HiddenPage:
         """Replace the inputs in the nodes of a snapshot, in place; also those that several nodes share."""
@@ -120,7 +120,7 @@ class HiddenInputs:
         shown.update(texts[number][2] for number in changed if texts[number][1] in _SHOWN_ATTRIBUTES)
         return HiddenPage(html, tuple(sorted(shown)), tuple(parts.unread))
 
-    def _find_spans(self, text: str) -> list[_Span]:
+    def _find_hidden_input_spans(self, text: str) -> list[_Span]:
         """Return the spans of the inputs in a text, in order; those that overlap are one.
 
         No expression is made of the values: a page could let it take exponential time.
@@ -147,13 +147,13 @@ class HiddenInputs:
         """Replace inputs in texts that follow each other; return the numbers of those that held some.
 
         Args:
-            texts: places of the texts.
+            texts: positions of the texts.
             between: what separates two texts; an input may begin in one and end in the next if it is empty.
         """
         pieces = [holder[at] for holder, at, _ in texts]
         ends = list(accumulate(len(piece) + len(between) for piece in pieces))
         by_text: defaultdict[int, list[_Span]] = defaultdict(list)
-        for start, stop, shown in self._find_spans(between.join([*pieces, ""])):
+        for start, stop, shown in self._find_hidden_input_spans(between.join([*pieces, ""])):
             for number in range(bisect_right(ends, start), bisect_right(ends, stop - 1) + 1):
                 offset = ends[number] - len(between) - len(pieces[number])
                 begin, end = max(0, start - offset), min(stop, ends[number]) - offset
@@ -210,7 +210,7 @@ def _reduce_input_text(text: str) -> _Reduced:
         elif token.lastgroup == "encoded":
             units = list(_ENCODED_BYTE.finditer(text, *token.span()))
             number = 0
-            # Each byte that is no UTF-8 becomes one character, so that the places stay known.
+            # Each byte that is no UTF-8 becomes one character, so that the positions stay known.
             for character in bytes(int(unit[1], 16) for unit in units).decode(errors="surrogateescape"):
                 size = 1 if "\udc80" <= character <= "\udcff" else len(character.encode())
                 if not character.isspace() and character != "+":

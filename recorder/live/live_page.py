@@ -10,12 +10,12 @@ from recorder.capture.page_reader import PageUnreadable, parse_page_reading
 from recorder.live.browser import Browser
 from recorder.live.hidden_inputs import HiddenInputs, HiddenPage
 from recorder.memory.steps.screens import describe_screen
+from recorder.net.addresses import WEB_PORTS
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, read_dom_document
 from recorder.replays.recorded_session import RecordedFrame
 
 _FIRST_FAILURE = 400
-_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True)
@@ -105,9 +105,9 @@ def has_same_live_page_origin(url: str, other: str) -> bool:
 def _find_live_page_origin(url: str) -> tuple[str, str, int | None] | None:
     try:
         parts = urlsplit(url)
-        if not parts.hostname or parts.scheme not in _PORTS:
+        if not parts.hostname or parts.scheme not in WEB_PORTS:
             return None
-        return parts.scheme, parts.hostname.removesuffix("."), parts.port or _PORTS[parts.scheme]
+        return parts.scheme, parts.hostname.removesuffix("."), parts.port or WEB_PORTS[parts.scheme]
     except ValueError:
         return None
 

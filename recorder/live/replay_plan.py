@@ -5,7 +5,7 @@ of it. docs/decisions/0045-live-sandbox.md.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -120,6 +120,13 @@ class LiveReplayPlanner:
     def end(self) -> None:
         """End the process."""
         self._process.end()
+
+    def __enter__(self) -> Self:
+        """Return the planner; it ends with the block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 def serve_live_plans(memory_bytes: int) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recorder.capture.targets import describe_captured_target
+from recorder.capture.captured_targets import describe_captured_target
 from recorder.live.action_messages import NOTHING_TO_DO, PERFORMED, list_action_signals, make_action_message
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.journal_protocol import StepJournal, TimeSpent
 from recorder.live.live_page import (
     LivePageState,
     has_same_live_page_origin,
@@ -18,14 +17,15 @@ from recorder.live.live_page import (
     read_page_state,
 )
 from recorder.live.proxy import FilteringProxy
+from recorder.live.replay_journal import ReplayJournal, TimeSpent
 from recorder.live.replay_plan import LivePlan, LivePlanStep
 from recorder.live.run_recording import ReplayRunRecorder
-from recorder.live.target_search import VISITS, find_target_problem, was_target_problem_shown
+from recorder.live.target_search import VISITS, resolve_step_target, was_target_problem_shown
 from recorder.replays.budget import Budget
-from recorder.replays.policy import ReplayPolicy
-from recorder.replays.recorded_session import EventItem, InvalidRecording, RecordedFrame, RecordedStep
-from recorder.replays.replay_results import Decision, Delivery, Divergence, DivergenceKind, StepResult
-from recorder.replays.states import compare_page_states
+from recorder.replays.page_states import compare_page_states
+from recorder.replays.recorded_session import InvalidRecording, RecordedEvent, RecordedFrame, RecordedStep
+from recorder.replays.replay_policy import ReplayPolicy
+from recorder.replays.replay_results import ActionDelivery, Decision, Divergence, DivergenceKind, StepResult
 from recorder.replays.step_checks import StepCheck, StepScene, read_state_tokens
 
 _POLL_MS = 40
@@ -57,13 +57,13 @@ class StepExecutor:
     browser: Browser
     proxy: FilteringProxy
     mask: Callable[[Any], Any]
-    journal: StepJournal
+    journal: ReplayJournal
     recording: ReplayRunRecorder
     #: Time of the monotonic clock at which the replay ends.
     ends_at: float
     #: Whether the present step was sent, or may have been.
     has_acted: bool = False
-    delivery: Delivery = "confirmed"
+    delivery: ActionDelivery = "confirmed"
     #: What the person saw who made the last decision on the present step.
     shown: Divergence | None = None
     #: The present step as an event of the recording of this run.
@@ -95,7 +95,7 @@ class StepExecutor:
         if event["type"] in NOTHING_TO_DO:
             return StepCheck("matched")
         if event["type"] == "navigate":
-            self.journal.intend(self.describe(step, StepCheck("matched"), "uncertain"))
+            self.journal.store(self.describe(step, StepCheck("matched"), "uncertain"))
             self.has_acted = True
             self._event = {"t_ms": self.recording.now_ms, "type": "navigate"}
             scene = StepScene(step, self.plan.get_frame(step.before), None, None)
@@ -106,7 +106,7 @@ class StepExecutor:
                 break
             frame_id = self.take_frame(candidate.state) if not attempt else None
             command = make_action_message(event, self.inputs)
-            self.journal.intend(self.describe(step, candidate.scene.conclude(), "uncertain"))
+            self.journal.store(self.describe(step, candidate.scene.conclude(), "uncertain"))
             self._event = self._describe_event(event, candidate, frame_id)
             answer = self.browser.call(
                 "perform",
@@ -135,8 +135,8 @@ class StepExecutor:
         while True:
             state = self.read()
             scene = StepScene(step, self.plan.get_frame(step.before), state.frame, state.page)
-            scene.similarity = compare_executed_step_frames(scene.recorded, state.frame)
-            problem = find_target_problem(scene, decision)
+            scene.similarity = compare_frame_states(scene.recorded, state.frame)
+            problem = resolve_step_target(scene, decision)
             is_other = scene.similarity is not None and scene.similarity < self.policy.diverged
             if problem is None and is_other:
                 problem = "state_mismatch"
@@ -172,7 +172,7 @@ class StepExecutor:
                 return self.diverge(scene, "unexpected_dialog", state, after)
             if any(status in (None, 403) and self.proxy.has_refused(url) for url, status in state.loads):
                 return self.diverge(scene, "egress_blocked", state, after)
-            similarity = compare_executed_step_frames(after, state.frame)
+            similarity = compare_frame_states(after, state.frame)
             scene.similarity = min(
                 (value for value in (before, similarity) if value is not None), default=None
             )
@@ -192,16 +192,16 @@ class StepExecutor:
         self._note_page(state)
         if state.pages > 1:
             self.browser.call(
-                "follow_popup", is_expected=bool(list_action_signals(scene.step.event, "popup"))
+                "switch_to_popup", is_expected=bool(list_action_signals(scene.step.event, "popup"))
             )
         return scene.conclude()
 
-    def _awaits_load(self, event: EventItem, state: LivePageState) -> bool:
+    def _awaits_load(self, event: RecordedEvent, state: LivePageState) -> bool:
         """Return whether an action led to another page in the recording, and the browser opens none yet."""
         is_announced = event["type"] != "navigate" and bool(list_action_signals(event, "navigation"))
         return is_announced and not state.loads and state.url == self._url
 
-    def open(self, event: EventItem) -> bool:
+    def open(self, event: RecordedEvent) -> bool:
         """Open the page of an event; return whether the browser could."""
         if not event.get("url"):
             raise InvalidRecording("An event from which the replay goes on has no address to open.")
@@ -261,7 +261,7 @@ class StepExecutor:
         if time.monotonic() >= self.ends_at:
             raise TimeSpent
 
-    def describe(self, step: RecordedStep, check: StepCheck, delivery: Delivery) -> StepResult:
+    def describe(self, step: RecordedStep, check: StepCheck, delivery: ActionDelivery) -> StepResult:
         """Return the result of a step as it is stored."""
         frame = self.plan.get_frame(step.before)
         return StepResult(
@@ -324,7 +324,7 @@ class StepExecutor:
             self.recording.add_event(event)
 
     def _describe_event(
-        self, event: EventItem, candidate: TargetCandidate, frame_id: str | None
+        self, event: RecordedEvent, candidate: TargetCandidate, frame_id: str | None
     ) -> dict[str, Any]:
         """Return the event of this run for a step that is about to be sent, without inputs."""
         described: dict[str, Any] = {
@@ -363,7 +363,7 @@ class StepExecutor:
             self._event["signals"] = [signal if self._method is None else {**signal, "method": self._method}]
 
 
-def compare_executed_step_frames(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:
+def compare_frame_states(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:
     """Return the similarity of two states; None where the recorded one is unknown."""
     tokens = read_state_tokens(recorded)
     return compare_page_states(tokens, observed.state_tokens) if tokens else None

@@ -5,16 +5,24 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from recorder.live.browser import BrowserLost, PageStuck
-from recorder.live.journal_protocol import LiveResult, LiveStatus, TimeSpent
+from recorder.live.replay_journal import LiveResult, LiveStatus, TimeSpent
 from recorder.live.replay_plan import LivePlanStep
-from recorder.live.step_execution import StepExecutor, compare_executed_step_frames
-from recorder.live.target_search import find_target_problem
+from recorder.live.step_execution import StepExecutor, compare_frame_states
+from recorder.live.target_search import resolve_step_target
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recorded_session import InvalidRecording, RecordedStep
-from recorder.replays.replay_results import Decision, Divergence, Mode, ReplayError, ReplaySummary, StepResult
+from recorder.replays.replay_policy import NO_DECISION
+from recorder.replays.replay_results import (
+    Decision,
+    Divergence,
+    ReplayError,
+    ReplayKind,
+    StepResult,
+    summarize_steps,
+)
 from recorder.replays.step_checks import StepCheck, StepScene
 
-_NO_DECISION = ReplayError("timeout", "No decision came within 15 minutes.")
+_NO_DECISION = ReplayError("timeout", NO_DECISION)
 #: Types of the last event of a recorded run: they mark the outcome of its session.
 _LAST_EVENTS = {"completed": "success", "diverged": "error"}
 
@@ -24,7 +32,7 @@ class LiveRun:
     """One live replay, from the first page to its end."""
 
     actor: StepExecutor
-    mode: Mode
+    mode: ReplayKind
     results: list[StepResult] = field(default_factory=list)
     first_divergence: Divergence | None = None
 
@@ -136,9 +144,9 @@ class LiveRun:
         while True:
             state = self.actor.read()
             scene = StepScene(step, self.actor.plan.get_frame(step.before), state.frame, state.page)
-            similarity = compare_executed_step_frames(scene.recorded, state.frame)
+            similarity = compare_frame_states(scene.recorded, state.frame)
             is_there = (
-                find_target_problem(scene, None) is None
+                resolve_step_target(scene, None) is None
                 if similarity is None
                 else similarity >= self.actor.policy.ok
             )
@@ -163,16 +171,7 @@ class LiveRun:
         self.actor.record(result, check.divergence)
 
     def _finish(self, status: LiveStatus, error: ReplayError | None = None) -> LiveResult:
-        outcomes = [result.outcome for result in self.results]
-        known = [result.similarity for result in self.results if result.similarity is not None]
-        summary = ReplaySummary(
-            matched=outcomes.count("matched"),
-            relabelled=outcomes.count("relabelled"),
-            healed=outcomes.count("healed"),
-            skipped=outcomes.count("skipped"),
-            min_similarity=min(known, default=None),
-            blocked_requests=self.actor.proxy.blocked_requests,
-        )
+        summary = summarize_steps(self.results, blocked_requests=self.actor.proxy.blocked_requests)
         self._record_end(status)
         return LiveResult(status, self.first_divergence, summary, error)
 

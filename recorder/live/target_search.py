@@ -4,7 +4,7 @@ from recorder.live.action_messages import ON_ELEMENTS, PERFORMED
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomElement, find_dom_element_role
 from recorder.replays.recorded_pages import find_page_obstacle
-from recorder.replays.recorded_session import EventItem
+from recorder.replays.recorded_session import RecordedEvent
 from recorder.replays.replay_results import Decision, Divergence, DivergenceKind
 from recorder.replays.step_checks import StepScene, find_retargeted_step_element
 from recorder.replays.target_resolution import resolve_target
@@ -25,7 +25,7 @@ def was_target_problem_shown(scene: StepScene, problem: DivergenceKind, shown: D
     return observed == (shown.observed.role, shown.observed.name)
 
 
-def find_target_problem(scene: StepScene, decision: Decision | None) -> DivergenceKind | None:
+def resolve_step_target(scene: StepScene, decision: Decision | None) -> DivergenceKind | None:
     """Find the element to act on; return why it cannot be acted on, or None."""
     event, page = scene.step.event, scene.page
     if event["type"] not in PERFORMED:
@@ -56,7 +56,7 @@ def find_target_problem(scene: StepScene, decision: Decision | None) -> Divergen
     return None if event["type"] != "upload" or _is_file_target(scene.element, event) else "action_failed"
 
 
-def _is_file_target(element: DomElement | None, event: EventItem) -> bool:
+def _is_file_target(element: DomElement | None, event: RecordedEvent) -> bool:
     """Return whether an element is a field for the files of an upload."""
     if element is None or element.tag != "input" or element.read_attribute("type") != "file":
         return False

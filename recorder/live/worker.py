@@ -13,12 +13,17 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
-from recorder.live.claimed_replay import claim_live_replay, end_lost_replays, run_claimed_replay
+from recorder.live.claimed_replay import (
+    claim_live_replay,
+    end_lost_live_replays,
+    list_next_live_replays,
+    run_claimed_replay,
+)
 from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow
 from recorder.runtime import Runtime
-from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease
+from recorder.storage.leases import HeldLease, LeaseKeeper, hold_lease, make_unexpired_condition
 
 log = logging.getLogger("recorder.replays")
 
@@ -45,7 +50,7 @@ class TooManyWorkers(Conflict):
 def has_replay_worker(db: DbSession) -> bool:
     """Return whether a replay worker runs, so that Dagster leaves live replays to it."""
     statement = select(LeaseRow.name).where(
-        col(LeaseRow.name).startswith(_PREFIX), col(LeaseRow.expires_ms) > clock.now_ms()
+        col(LeaseRow.name).startswith(_PREFIX), make_unexpired_condition(clock.now_ms())
     )
     return db.exec(statement.limit(1)).first() is not None
 
@@ -85,8 +90,7 @@ class ReplayWorker:
                 while not self._is_stopping.is_set():
                     try:
                         if polls % _POLLS_PER_SWEEP == 0:
-                            with self.runtime.database.transaction(write=True) as db:
-                                end_lost_replays(db)
+                            end_lost_live_replays(self.runtime.database)
                         while self._start_one(owner):
                             pass
                     except Exception:  # whatever it was: the next poll tries again
@@ -117,8 +121,13 @@ class ReplayWorker:
         if len(self._running) >= self.places or self._is_stopping.is_set():
             return False
         busy = [workspace for _, workspace in self._running.values()]
+        # Most polls find nothing, and other processes wait for a write transaction.
+        with self.runtime.database.transaction(write=False) as db:
+            waiting = list_next_live_replays(db, busy=busy, places=self.places, served=list(self._served))
+        if not waiting:
+            return False
         with self.runtime.database.transaction(write=True) as db:
-            claimed = claim_live_replay(db, owner, busy=busy, places=self.places, served=list(self._served))
+            claimed = claim_live_replay(db, owner, waiting)
         if claimed is None:
             return False
         row, held = claimed
@@ -137,7 +146,7 @@ class ReplayWorker:
         except queue.Empty:
             planner = LiveReplayPlanner()
         try:
-            run_claimed_replay(self.runtime, row, held, self._is_stopping.is_set, planner)
+            run_claimed_replay(self.runtime, row, held, planner, self._is_stopping.is_set)
         except Exception:  # the replay ends once its lease is seen to be gone
             log.exception("replay %s", row.id)
         finally:

@@ -15,7 +15,7 @@ from recorder.datasets.manifest import Shard, format_manifest, parse_manifest_do
 from recorder.datasets.sources import DatasetSource, open_dataset_source
 from recorder.exports.verify import VerifyReport, verify_manifest
 from recorder.loading.cache import Cache, download
-from recorder.loading.row_reader import Row, RowFiles
+from recorder.loading.row_reader import DatasetRow, RowFiles
 from recorder.loading.training_stream import WINDOW, RowStream
 
 
@@ -178,7 +178,7 @@ class Dataset:
         *,
         split: str | None = None,
         columns: list[str] | None = None,
-        transform: Callable[[Row], Any] | None = None,
+        transform: Callable[[DatasetRow], Any] | None = None,
         shuffle: bool = False,
         seed: int = 0,
         window: int = WINDOW,

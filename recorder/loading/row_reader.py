@@ -9,7 +9,7 @@ import orjson
 import pyarrow as pa
 
 from recorder.datasets import jsonl, parquet, webdataset
-from recorder.datasets.errors import FileDamaged, Unreadable
+from recorder.datasets.errors import DatasetUnreadable, FileDamaged
 from recorder.datasets.manifest import Shard
 from recorder.datasets.row_values import EVENTS_AT_ONCE, SPLIT
 from recorder.datasets.sources import DatasetSource
@@ -17,14 +17,14 @@ from recorder.datasets.tables import TABLE_FORMATS
 from recorder.hashing import compute_sha256
 from recorder.loading.cache import Cache
 
-Row = dict[str, Any]
+DatasetRow = dict[str, Any]
 #: Rows that are made at once; pictures make frames large.
 _ROWS_AT_ONCE = {"events": 4096, "frames": 64}
 
 
 def read_dataset_file_rows(
     path: Path, kind: str, *, start: int = 0, columns: list[str] | None = None, split: str | None = None
-) -> Iterator[Row]:
+) -> Iterator[DatasetRow]:
     """Yield the rows of a file from the `start`-th on, in the order of the file.
 
     Args:
@@ -40,7 +40,7 @@ def read_dataset_file_rows(
     try:
         match path.suffix:
             case ".tar":
-                rows: Iterable[Row] = webdataset.read_webdataset_rows(path, start=start, split=split)
+                rows: Iterable[DatasetRow] = webdataset.read_webdataset_rows(path, start=start, split=split)
             case ".jsonl":
                 rows = jsonl.read_jsonl_rows(path, start=start, split=split)
             case suffix:
@@ -56,7 +56,7 @@ def read_dataset_file_rows(
                 yield from _convert_batches_to_rows(batches, columns)
                 return
         yield from rows if columns is None else ({name: row[name] for name in columns} for row in rows)
-    except (Unreadable, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
+    except (DatasetUnreadable, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
         raise FileDamaged(path.name) from error
 
 
@@ -67,7 +67,9 @@ def _count_dataset_file_rows(path: Path, kind: str, split: str) -> int:
     return sum(batch.num_rows for batch in batches)
 
 
-def _convert_batches_to_rows(batches: Iterable[pa.RecordBatch], columns: list[str] | None) -> Iterator[Row]:
+def _convert_batches_to_rows(
+    batches: Iterable[pa.RecordBatch], columns: list[str] | None
+) -> Iterator[DatasetRow]:
     for batch in batches:
         rows = batch if columns is None else batch.select(columns)
         # Column by column: a third faster than `to_pylist` of the whole.
@@ -112,7 +114,7 @@ class RowFiles:
         """Digest of the files and the split, which fix the sequence of rows."""
         return compute_sha256([self.kind, self.split, [[shard.path, shard.sha256] for shard in self.shards]])
 
-    def read(self, file: int, start: int, columns: list[str] | None) -> Iterator[Row]:
+    def read(self, file: int, start: int, columns: list[str] | None) -> Iterator[DatasetRow]:
         """Yield the rows of a file from the `start`-th on."""
         path = self.cache.fetch(self.source, self.shards[file])
         yield from read_dataset_file_rows(path, self.kind, start=start, columns=columns, split=self.split)

@@ -1,7 +1,7 @@
 """Rows for training: divided among ranks and workers, shuffled, resumed at any row.
 
 An epoch puts all files in one sequence, shuffled or not. Ranks cut that sequence into equal stretches, and
-the workers of a rank cut its stretch again: every row is read exactly once, however many readers there are.
+the workers of a rank cut its range again: every row is read exactly once, however many readers there are.
 The sequence is fixed by numbers of rows alone, so a position in it is the whole state: no buffer is saved
 (docs/decisions/0026-resume.md).
 """
@@ -15,14 +15,14 @@ import numpy as np
 
 from recorder.datasets.errors import StateRefused
 from recorder.hashing import compute_sha256
-from recorder.loading.row_reader import Row, RowFiles
+from recorder.loading.row_reader import DatasetRow, RowFiles
 
 #: Default number of rows that are shuffled together.
 WINDOW = 4096
 _VERSION = 1
 
 
-class TrainingStretch(NamedTuple):
+class RowRange(NamedTuple):
     """Rows of an epoch's sequence, from `start` up to, not including, `stop`."""
 
     start: int
@@ -33,14 +33,12 @@ class TrainingStretch(NamedTuple):
         """Number of rows."""
         return self.stop - self.start
 
-    def part(self, index: int, of: int) -> "TrainingStretch":
+    def part(self, index: int, of: int) -> "RowRange":
         """Return one of `of` parts whose lengths differ by one row at most."""
-        return TrainingStretch(
-            self.start + self.length * index // of, self.start + self.length * (index + 1) // of
-        )
+        return RowRange(self.start + self.length * index // of, self.start + self.length * (index + 1) // of)
 
 
-class Cut(NamedTuple):
+class FileRange(NamedTuple):
     """Rows of one file, from `start` up to, not including, `stop`."""
 
     file: int
@@ -55,19 +53,19 @@ def order_files(files: int, *, seed: int, epoch: int, shuffle: bool) -> list[int
     return [int(file) for file in np.random.default_rng((seed, epoch)).permutation(files)]
 
 
-def cut_training_files(rows: list[int], order: list[int], stretch: TrainingStretch) -> Iterator[Cut]:
-    """Yield the rows of each file that a stretch covers.
+def cut_training_files(rows: list[int], order: list[int], row_range: RowRange) -> Iterator[FileRange]:
+    """Yield the rows of each file that a range covers.
 
     Args:
         rows: number of rows of each file.
         order: order of the files in the epoch.
-        stretch: rows of the epoch's sequence.
+        row_range: rows of the epoch's sequence.
     """
     begin = 0
     for file in order:
-        start, stop = max(stretch.start - begin, 0), min(stretch.stop - begin, rows[file])
+        start, stop = max(row_range.start - begin, 0), min(row_range.stop - begin, rows[file])
         if start < stop:
-            yield Cut(file, start, stop)
+            yield FileRange(file, start, stop)
         begin += rows[file]
 
 
@@ -84,7 +82,7 @@ def order_window(length: int, *, seed: int, epoch: int, start: int) -> list[int]
 
 
 @dataclass(frozen=True)
-class TrainingPosition:
+class TrainingState:
     """Position of the readers in an epoch, which a training run saves."""
 
     epoch: int = 0
@@ -110,7 +108,7 @@ class TrainingPosition:
         }
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Any], stream: str) -> "TrainingPosition":
+    def from_json(cls, state: Mapping[str, Any], stream: str) -> "TrainingState":
         """Return the position of a saved form.
 
         Raises:
@@ -130,9 +128,9 @@ class TrainingPosition:
         return position
 
 
-def advance_training_position(
-    position: TrainingPosition, lengths: list[int], batches: int, *, batch_size: int, drop_last: bool
-) -> TrainingPosition:
+def advance_training_state(
+    position: TrainingState, lengths: list[int], batches: int, *, batch_size: int, drop_last: bool
+) -> TrainingState:
     """Return the position of a DataLoader's readers after more batches.
 
     A DataLoader takes a batch from each worker in turn and skips workers that have no rows left.
@@ -159,7 +157,7 @@ def advance_training_position(
                 break
         else:
             raise StateRefused(f"The epoch does not have {batches} more batches of {batch_size}.")
-    return TrainingPosition(position.epoch, consumed, len(lengths), turn)
+    return TrainingState(position.epoch, consumed, len(lengths), turn)
 
 
 class RowStream:
@@ -170,7 +168,7 @@ class RowStream:
         files: RowFiles,
         *,
         columns: list[str] | None = None,
-        transform: Callable[[Row], Any] | None = None,
+        transform: Callable[[DatasetRow], Any] | None = None,
         shuffle: bool = False,
         seed: int = 0,
         window: int = WINDOW,
@@ -201,14 +199,14 @@ class RowStream:
         self._columns, self._transform = columns, transform
         self._shuffle, self._seed, self._window = shuffle, seed, window
         rows = sum(files.rows)
-        whole = TrainingStretch(0, rows - rows % world_size if drop_uneven else rows)
+        whole = RowRange(0, rows - rows % world_size if drop_uneven else rows)
         self._stretch = whole.part(rank, world_size)
         self._stream = compute_sha256(
             [files.identity, shuffle and seed, shuffle and window, world_size, drop_uneven]
         )
         # A list, so that the form for PyTorch can put memory here that its workers share.
         self._epoch: Any = [0]
-        self._start = self._position = TrainingPosition()
+        self._start = self._position = TrainingState()
 
     def __len__(self) -> int:
         """Return the number of rows of this rank in an epoch."""
@@ -240,13 +238,13 @@ class RowStream:
         for row in self._read_rows(self._stretch.part(worker, workers), position.epoch, done):
             done += 1
             # Before the row is yielded: a state taken afterwards includes it.
-            self._position = TrainingPosition(position.epoch, {worker: done}, workers, position.next_worker)
+            self._position = TrainingState(position.epoch, {worker: done}, workers, position.next_worker)
             yield row if self._transform is None else self._transform(row)
-        self._start = TrainingPosition()
+        self._start = TrainingState()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration in this process: after the last row that it yielded."""
-        position = self._position if self._position.epoch == self.epoch else TrainingPosition(self.epoch)
+        position = self._position if self._position.epoch == self.epoch else TrainingState(self.epoch)
         return position.to_json(self._stream)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -255,7 +253,7 @@ class RowStream:
         Raises:
             StateRefused: if it belongs to another sequence of rows.
         """
-        self._start = self._position = TrainingPosition.from_json(state, self._stream)
+        self._start = self._position = TrainingState.from_json(state, self._stream)
         self.set_epoch(self._start.epoch)
 
     def state_after(
@@ -274,7 +272,7 @@ class RowStream:
         """
         workers = max(1, num_workers)
         lengths = [self._stretch.part(worker, workers).length for worker in range(workers)]
-        position = advance_training_position(
+        position = advance_training_state(
             self._start_position(), lengths, batches, batch_size=batch_size or 1, drop_last=drop_last
         )
         return position.to_json(self._stream)
@@ -283,17 +281,17 @@ class RowStream:
         """Return the number of this worker, and the number of workers that share the rank's rows."""
         return 0, 1
 
-    def _start_position(self) -> TrainingPosition:
-        return self._start if self._start.epoch == self.epoch else TrainingPosition(self.epoch)
+    def _start_position(self) -> TrainingState:
+        return self._start if self._start.epoch == self.epoch else TrainingState(self.epoch)
 
-    def _read_rows(self, stretch: TrainingStretch, epoch: int, done: int) -> Iterator[Row]:
-        """Yield the rows of a stretch without the first `done` of its sequence."""
+    def _read_rows(self, row_range: RowRange, epoch: int, done: int) -> Iterator[DatasetRow]:
+        """Yield the rows of a range without the first `done` of its sequence."""
         if not self._shuffle:
-            yield from self._read_stretch(TrainingStretch(stretch.start + done, stretch.stop), epoch)
+            yield from self._read_range(RowRange(row_range.start + done, row_range.stop), epoch)
             return
         first = done // self._window
-        rest = TrainingStretch(stretch.start + first * self._window, stretch.stop)
-        rows, skip = self._read_stretch(rest, epoch), done % self._window
+        rest = RowRange(row_range.start + first * self._window, row_range.stop)
+        rows, skip = self._read_range(rest, epoch), done % self._window
         for start in count(rest.start, self._window):
             block = list(islice(rows, self._window))
             if not block:
@@ -302,8 +300,8 @@ class RowStream:
                 yield block[index]
             skip = 0
 
-    def _read_stretch(self, stretch: TrainingStretch, epoch: int) -> Iterator[Row]:
+    def _read_range(self, row_range: RowRange, epoch: int) -> Iterator[DatasetRow]:
         files = self._files
         order = order_files(len(files.rows), seed=self._seed, epoch=epoch, shuffle=self._shuffle)
-        for file, start, stop in cut_training_files(files.rows, order, stretch):
+        for file, start, stop in cut_training_files(files.rows, order, row_range):
             yield from islice(files.read(file, start, self._columns), stop - start)

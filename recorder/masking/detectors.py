@@ -1,6 +1,6 @@
-"""Detectors of values to mask: cards, email addresses, access tokens, patterns; and their mask tokens.
+"""Detectors of values to mask: cards, email addresses, access tokens, patterns; and their masking tokens.
 
-A mask token replaces a value; equal values of a workspace get equal tokens. Contract §8.
+A masking token replaces a value; equal values of a workspace get equal tokens. Contract §8.
 """
 
 import re

@@ -66,7 +66,7 @@ class FairQueue(Generic[_Item]):
     def put(self, owner: str, item: _Item) -> bool:
         """Add an item; return False if too many of the owner wait, or the queue is closed."""
         with self._changed:
-            if self._is_closed or len(self._rotation.list_of(owner)) >= self._waiting:
+            if self._is_closed or len(self._rotation.list_items(owner)) >= self._waiting:
                 return False
             self._rotation.add(owner, item)
             self._changed.notify()

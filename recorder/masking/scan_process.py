@@ -12,19 +12,19 @@ import sys
 import time
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
 
 from recorder import limits
+from recorder.limited_process import read_peak_memory
 from recorder.masking.masker import Masker, compile_masker_rules, split_json_strings_to_mask
 from recorder.masking.pattern_admission import find_refusals
 
 #: Lower priority than the API process, which answers requests without scans too.
 _NICENESS = 5
 #: A process that grew larger ends after its job; the next process starts small.
-_MAX_KILOBYTES = 600_000
+_MAX_BYTES = 600 * 1000 * 1024
 
 
 class ScanJob(msgspec.Struct):
@@ -74,23 +74,11 @@ def main() -> None:
         signal.setitimer(signal.ITIMER_PROF, job.budget_s)
         report = _run_job(job, reports)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        report.is_last = _read_peak_kilobytes() > _MAX_KILOBYTES
+        report.is_last = read_peak_memory() > _MAX_BYTES
         reports.write(encode_scan_message(report))
         reports.flush()
         if report.is_last:
             return
-
-
-def _read_peak_kilobytes() -> int:
-    """Return the peak memory of this process.
-
-    On Linux `ru_maxrss` begins with the peak of the parent.
-    """
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
-    except (OSError, StopIteration):
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _run_job(job: ScanJob, reports: BinaryIO) -> ScanReport:

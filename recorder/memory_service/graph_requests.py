@@ -13,6 +13,7 @@ from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.memory_service.recovery_points import read_recovery_point_anchors
 from recorder.models.memory import MemoryComparison
 from recorder.models.wire import ActorKind, Outcome
+from recorder.storage.list_pages import take_page_items
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -79,10 +80,19 @@ def read_graph_view_comparison(
 ) -> MemoryComparison:
     """Return the differences between two selections of a workflow's sessions.
 
+    Each list ends before it has more bytes than a page.
+
     Raises:
         NotFound: for an unknown workflow.
     """
     columns = read_newest_columns(db, GraphScope(tenant, workflow))
-    return compare_selections(
+    comparison = compare_selections(
         columns, selected, against, workflow=workflow, outcome=outcome, min_change=min_change, limit=limit
+    )
+    return comparison.model_copy(
+        update={
+            "paths": take_page_items(comparison.paths),
+            "nodes": take_page_items(comparison.nodes),
+            "edges": take_page_items(comparison.edges),
+        }
     )

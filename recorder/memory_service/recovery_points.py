@@ -1,21 +1,23 @@
 """Recovery points: anchors of failed sessions, with event and frame of a step. Spec §2.7, §4.2."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import limits
 from recorder.hashing import compute_hash_bucket
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory.queries.recovery_anchors import WITNESSES, Anchor, Witness, find_recovery_anchors
+from recorder.memory.queries.structure import make_empty_column
 from recorder.models.memory import RecoveryPoint
 from recorder.models.session import SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
@@ -26,6 +28,8 @@ from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import GraphScope, Tenant
 
 _IDS_AT_ONCE = 500
+#: Tags of one part.
+_TAGS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,11 @@ def read_recovery_point_anchors(
     rules = OutcomeRules.of(workflow.outcome_rules)
     names = rules.error_tags if failure_tag is None else frozenset({failure_tag})
     chosen = select_session_rows(columns, since=since, until=until)
-    failures = read_recovery_tag_times(db, scope, columns, names)
     # The last one: what came between two failures did not lead to success.
-    failed_ms = {row: max(times) for row, times in failures.items() if chosen[row]}
+    last_ms = read_last_recovery_tag_times(db, scope, columns, names)
+    failed_ms = {row: t_ms for row, t_ms in last_ms.items() if chosen[row]}
 
-    def read_successes(rows: Ints) -> Mapping[int, Sequence[int]]:
+    def read_successes(rows: Ints) -> Mapping[int, Ints]:
         if not is_timed:
             return {}
         # Those who recovered are among those who failed, and of them there are fewer.
@@ -125,6 +129,17 @@ def list_recovery_points(
     return points
 
 
+def read_last_recovery_tag_times(
+    db: DbSession, scope: GraphScope, columns: GraphColumns, names: frozenset[str]
+) -> dict[int, int]:
+    """Return the time of the last tag with one of these names in each session of the graph, by row."""
+    last: dict[int, int] = {}
+    for rows, times in _read_recovery_tags(db, scope, columns, names):
+        for row, t_ms in zip(rows.tolist(), times.tolist(), strict=True):
+            last[row] = max(t_ms, last.get(row, t_ms))
+    return last
+
+
 def read_recovery_tag_times(
     db: DbSession,
     scope: GraphScope,
@@ -132,7 +147,7 @@ def read_recovery_tag_times(
     names: frozenset[str],
     *,
     among: frozenset[str] | None = None,
-) -> dict[int, list[int]]:
+) -> dict[int, Ints]:
     """Return the times of tags with these names in sessions of the graph, by row, ascending.
 
     Args:
@@ -142,23 +157,39 @@ def read_recovery_tag_times(
         names: names of the tags.
         among: only in sessions that carry a tag of one of these names too.
     """
+    none = make_empty_column()
+    parts = [(none, none), *_read_recovery_tags(db, scope, columns, names, among)]
+    rows, times = (np.concatenate(column) for column in zip(*parts, strict=True))
+    if not len(rows):
+        return {}
+    order = np.lexsort((times, rows))
+    tagged, starts = np.unique(rows[order], return_index=True)
+    return dict(zip(tagged.tolist(), np.split(times[order], starts[1:]), strict=True))
+
+
+def _read_recovery_tags(
+    db: DbSession,
+    scope: GraphScope,
+    columns: GraphColumns,
+    names: frozenset[str],
+    among: frozenset[str] | None = None,
+) -> Iterator[tuple[Ints, Ints]]:
+    """Yield rows and times of tags in parts: a workflow may have ten thousand for each of its sessions."""
     statement = (
         select(TagRow.session_id, TagRow.t_ms)
         .where(*_match_recovery_tags(scope, names))
         .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
         .where(SessionRow.workflow == scope.workflow)
-        .order_by(col(TagRow.t_ms))
     )
     if among is not None:
         tagged = select(TagRow.session_id).where(*_match_recovery_tags(scope, among))
         statement = statement.where(col(TagRow.session_id).in_(tagged))
-    tags = db.connection().execute(statement).all()
-    times: dict[int, list[int]] = defaultdict(list)
-    places = make_session_lookup(columns).find([session_id for session_id, _ in tags]).tolist()
-    for row, (_, t_ms) in zip(places, tags, strict=True):
-        if row != NOWHERE:
-            times[row].append(t_ms)
-    return times
+    lookup = make_session_lookup(columns)
+    with closing(db.connection().execute(statement.execution_options(yield_per=_TAGS_AT_ONCE))) as tags:
+        for part in tags.partitions():
+            rows = lookup.find([session_id for session_id, _ in part])
+            is_in_graph = rows != NOWHERE
+            yield rows[is_in_graph], np.array([t_ms for _, t_ms in part], dtype=np.int64)[is_in_graph]
 
 
 def _match_recovery_tags(scope: GraphScope, names: frozenset[str]) -> Iterator[Any]:

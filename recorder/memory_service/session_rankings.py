@@ -1,6 +1,6 @@
 """Sessions ranked by the memory graph: outliers, and those most similar to one. Spec §4.2; contract §4."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from sqlmodel import Session as DbSession
@@ -11,14 +11,14 @@ from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
-from recorder.memory.queries.similarity import index_similarity
+from recorder.memory.queries.similarity import SimilarRow, index_similarity
 from recorder.memory.storage.versions import was_rebuilt_since_graph_version
 from recorder.models.memory import OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import find_session, session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page
+from recorder.storage.list_pages import FetchedPage, fetch_list_page, take_page_items
 from recorder.tenant import GraphScope, Tenant
 
 #: Sessions of a page that are read at once: 1.6 MB of the largest metadata.
@@ -101,7 +101,8 @@ def rank_similar_sessions(
 ) -> list[SimilarSession]:
     """Return the sessions of the same workflow whose way is most like a session's, itself left out.
 
-    A session that was sealed while the graph was paused has none.
+    A session that was sealed while the graph was paused has none. The list ends
+    before it has more bytes than a page.
 
     Raises:
         NotFound: if there is no such session.
@@ -115,19 +116,26 @@ def rank_similar_sessions(
     if row == NOWHERE:
         return []
     neighbours = index_similarity(columns).nearest(row, limit)
-    sessions = _read_ranked_sessions(
-        db, tenant, (_find_ranked_session_id(columns, neighbour.row) for neighbour in neighbours)
-    )
-    return [
-        SimilarSession(
-            **vars(sessions[_find_ranked_session_id(columns, neighbour.row)])
-            | {"path_id": _find_ranked_path_id(columns, neighbour.row)},
-            similarity=neighbour.similarity,
-            shared_nodes=[columns.nodes[node].node_id for node in neighbour.shared_nodes],
+    return take_page_items(_describe_similar_sessions(db, tenant, columns, neighbours))
+
+
+def _describe_similar_sessions(
+    db: DbSession, tenant: Tenant, columns: GraphColumns, neighbours: Sequence[SimilarRow]
+) -> Iterator[SimilarSession]:
+    """Yield the sessions of rows, a part of them read at once; those that were deleted are left out."""
+    for first in range(0, len(neighbours), _SESSIONS_AT_ONCE):
+        part = neighbours[first : first + _SESSIONS_AT_ONCE]
+        sessions = _read_ranked_sessions(
+            db, tenant, (_find_ranked_session_id(columns, neighbour.row) for neighbour in part)
         )
-        for neighbour in neighbours
-        if _find_ranked_session_id(columns, neighbour.row) in sessions
-    ]
+        for neighbour in part:
+            session = sessions.get(_find_ranked_session_id(columns, neighbour.row))
+            if session is not None:
+                yield SimilarSession(
+                    **vars(session) | {"path_id": _find_ranked_path_id(columns, neighbour.row)},
+                    similarity=neighbour.similarity,
+                    shared_nodes=[columns.nodes[node].node_id for node in neighbour.shared_nodes],
+                )
 
 
 def _read_ranked_sessions(db: DbSession, tenant: Tenant, session_ids: Iterable[str]) -> dict[str, Session]:

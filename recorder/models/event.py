@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import BigInteger, LargeBinary
+from sqlalchemy import BigInteger, Index, LargeBinary, String
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -13,8 +13,12 @@ Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Elapsed = Annotated[int, Meta(ge=0, le=limits.T_MS_MAX)]
 Whole = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Number = int | float
-Box = Annotated[list[Number], Meta(min_length=4, max_length=4)]
-Point = Annotated[list[Number], Meta(min_length=2, max_length=2)]
+ElementRect = Annotated[list[Number], Meta(min_length=4, max_length=4)]
+ScreenPoint = Annotated[list[Number], Meta(min_length=2, max_length=2)]
+
+
+# SQLite compares the bytes of texts by itself.
+BYTEWISE: Any = String().with_variant(String(collation="C"), "postgresql")
 
 
 class _Strict(Struct, forbid_unknown_fields=True, omit_defaults=True, gc=False):
@@ -37,7 +41,7 @@ class Target(_Strict):
     tag: str | UnsetType | None = UNSET
     text: Annotated[str, Meta(max_length=80)] | UnsetType | None = UNSET
     attrs: dict[str, Annotated[str, Meta(max_length=200)]] | UnsetType | None = UNSET
-    rect: Box | UnsetType | None = UNSET
+    rect: ElementRect | UnsetType | None = UNSET
     selectors: list[str | list[str]] | UnsetType | None = UNSET
     near: Annotated[str, Meta(max_length=80)] | UnsetType | None = UNSET
     frame_path: list[Count] | UnsetType | None = UNSET
@@ -51,10 +55,10 @@ class Input(_Strict):
     secret_ref: str | UnsetType | None = UNSET
     key: str | UnsetType | None = UNSET
     button: Whole | UnsetType | None = UNSET
-    point: Point | UnsetType | None = UNSET
+    point: ScreenPoint | UnsetType | None = UNSET
     modifiers: Count | UnsetType | None = UNSET
-    delta: Point | UnsetType | None = UNSET
-    to: Point | UnsetType | None = UNSET
+    delta: ScreenPoint | UnsetType | None = UNSET
+    to: ScreenPoint | UnsetType | None = UNSET
     files: list[str] | UnsetType | None = UNSET
 
 
@@ -95,7 +99,10 @@ class EventBatchRow(SQLModel, table=True):
     """One POSTed batch of events, compressed; the sweep after sealing deletes it."""
 
     __tablename__ = "event_batches"
-    __table_args__ = {"sqlite_with_rowid": False}
+    __table_args__ = (
+        Index("ix_event_batches_first_id", "session_id", "first_id"),
+        {"sqlite_with_rowid": False},
+    )
 
     session_id: str = Field(primary_key=True)
     first_position: int = Field(primary_key=True, sa_type=BigInteger)
@@ -103,7 +110,7 @@ class EventBatchRow(SQLModel, table=True):
     t_min: int = Field(sa_type=BigInteger)
     t_max: int = Field(sa_type=BigInteger)
     #: Id of the first item that came without one; the others follow it in order.
-    first_id: str
+    first_id: str = Field(sa_type=BYTEWISE)
     received_ms: int = Field(sa_type=BigInteger)
     #: zstd of a JSON array of the items as they were sent.
     payload: bytes = Field(sa_type=LargeBinary)

@@ -1,7 +1,7 @@
 """Exports as they are shown, and how two of them differ. Spec §2.5, §4.3; contract §5."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from sqlalchemy import JSON, BigInteger, Index, false, text
 from sqlmodel import Field, SQLModel
@@ -11,6 +11,10 @@ from recorder.models.wire import WireOutput, WireTime
 from recorder.tenant import Tenant
 
 ExportStatus = Literal["queued", "running", "completed", "failed"]
+#: States of exports that have not ended.
+OPEN_STATUSES: Final[tuple[ExportStatus, ...]] = ("queued", "running")
+#: Kinds of destinations in a location of the client; finished shards there are charged.
+CLIENT_DESTINATIONS = frozenset({"s3", "gcs", "azure_blob"})
 
 
 class ExportCreated(WireOutput):
@@ -108,6 +112,24 @@ class ExportRow(SQLModel, table=True):
         Index("ix_exports_list", "workspace_id", "mode", "id"),
         Index("ix_exports_status", "status", "id"),
         Index("ix_exports_series", "workspace_id", "mode", "series_sha256", "id"),
+        # Those that are queued or running.
+        Index(
+            "ix_exports_open",
+            "workspace_id",
+            sqlite_where=text("completed_at IS NULL"),
+            postgresql_where=text("completed_at IS NULL"),
+        ),
+        # Those whose files are not expired, by dataset.
+        Index(
+            "ix_exports_dataset",
+            "dataset",
+            "workspace_id",
+            "mode",
+            "status",
+            "id",
+            sqlite_where=text("expired_at IS NULL"),
+            postgresql_where=text("expired_at IS NULL"),
+        ),
         Index(
             "ix_exports_files_left",
             "id",
@@ -139,6 +161,8 @@ class ExportRow(SQLModel, table=True):
     has_own_run: bool = False
     #: Sessions of its selection whose replayability it waits for, as counted last; null unless it waits.
     awaited_sessions: int | None = None
+    #: When they were counted again; null where that is still to come.
+    awaited_counted_at: datetime | None = None
     #: Number of the last attempt that made progress.
     progressed_attempt: int | None = None
     #: Why the last run that was cut short could not go on.
@@ -255,6 +279,8 @@ class RecipeRow(SQLModel, table=True):
     last_export_id: str | None = None
     #: Why the last tick made no export: `{code, message}`.
     last_error: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: When the service last tried a tick whose store did not answer; null where the tick was not tried.
+    tried_at: datetime | None = None
     created_at: datetime
 
     @property

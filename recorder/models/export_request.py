@@ -115,6 +115,12 @@ class ExportFilter(WireInput):
     exclude_session_ids: list[str] | None = None
 
 
+class ExportFilterAsked(ExportFilter):
+    """Filter of a request; stored exports of earlier releases may name tags that no session can have."""
+
+    tag: Label | None = None
+
+
 class FrameSampling(WireInput):
     """Selection of the frames of a session."""
 
@@ -214,7 +220,7 @@ def _choose_destination_model(value: Any) -> Any:
     return _DESTINATIONS[DestinationObject.model_validate(value).kind].model_validate(value)
 
 
-Destination = Annotated[
+RequestedDestination = Annotated[
     AnyDestination, WireField(discriminator="kind"), BeforeValidator(_choose_destination_model)
 ]
 
@@ -222,10 +228,14 @@ Destination = Annotated[
 class ExportCreate(WireInput):
     """Body of `POST /v1/exports`."""
 
-    workflow: Annotated[list[Slug], WireField(min_length=1), WrapValidator(_accept_one_filter_slug)]
-    filter: ExportFilter | None = None
+    workflow: Annotated[
+        list[Slug],
+        WireField(min_length=1, max_length=limits.EXPORT_WORKFLOWS),
+        WrapValidator(_accept_one_filter_slug),
+    ]
+    filter: ExportFilterAsked | None = None
     format: ExportFormat
     frame_sampling: FrameSamplingAsked | None = None
     split: SplitRule | None = None
-    destination: Destination
+    destination: RequestedDestination
     tag: Label | None = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from recorder import limits
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 _Context = Mapping[str, Any]
 #: Kinds of JSON values by pydantic's names of errors.
@@ -30,14 +30,14 @@ _BOUNDS: Final[dict[str, Callable[[_Context], str]]] = {
     "greater_than_equal": lambda context: f"a number of {_write_field_message_number(context['ge'])} or more",
     "less_than": lambda context: f"a number below {_write_field_message_number(context['lt'])}",
     "less_than_equal": lambda context: f"a number of {_write_field_message_number(context['le'])} or less",
-    "literal_error": lambda context: str(context["expected"]),
+    "literal_error": lambda context: _write_literals_as_json(str(context["expected"])),
     "string_pattern_mismatch": lambda context: _FORMS.get(
         context["pattern"], f"text of the form {context['pattern']}"
     ),
-    "string_too_long": lambda context: f"at most {counted(context['max_length'], 'character')}",
-    "string_too_short": lambda context: f"at least {counted(context['min_length'], 'character')}",
-    "too_long": lambda context: f"at most {counted(context['max_length'], 'item')}",
-    "too_short": lambda context: f"at least {counted(context['min_length'], 'item')}",
+    "string_too_long": lambda context: f"at most {format_count(context['max_length'], 'character')}",
+    "string_too_short": lambda context: f"at least {format_count(context['min_length'], 'character')}",
+    "too_long": lambda context: f"at most {format_count(context['max_length'], 'item')}",
+    "too_short": lambda context: f"at least {format_count(context['min_length'], 'item')}",
 }
 #: Kinds of JSON values by msgspec's names of types; null, which means absent, is left out.
 _TYPES: Final = {
@@ -50,6 +50,9 @@ _TYPES: Final = {
 }
 _ITEMS: Final = {"array": "item", "object": "member", "str": "character"}
 _EXPECTED: Final = re.compile(r"Expected `([a-z |]+)`(?: (of length )?(>=|<=|>|<)? ?(-?[0-9.]+))?")
+#: A text, which stays, or a constant of Python.
+_LITERAL: Final = re.compile(r"'[^']*'|\b(?:True|False|None)\b")
+_CONSTANTS: Final = {"True": "true", "False": "false", "None": "null"}
 _VALUE_ERROR = "Value error, "
 
 
@@ -87,7 +90,7 @@ def describe_field_type(reason: str) -> str:
         types.remove("int")
     if is_length:
         most = {">=": "at least ", "<=": "at most "}.get(comparison, "exactly ")
-        return f"Takes {most}{counted(int(bound), _ITEMS[names])}."
+        return f"Takes {most}{format_count(int(bound), _ITEMS[names])}."
     taken = " or ".join(sorted(_TYPES[name] for name in types))
     if bound is None:
         return f"Takes {taken}."
@@ -97,6 +100,11 @@ def describe_field_type(reason: str) -> str:
         "<=": f"Takes {taken} of {number} or less.",
         ">": f"Takes {taken} above {number}.",
     }.get(comparison, f"Takes {taken} below {number}.")
+
+
+def _write_literals_as_json(expected: str) -> str:
+    """Return pydantic's list of allowed values, such as `True or 'auto'`, with the constants of JSON."""
+    return _LITERAL.sub(lambda match: _CONSTANTS.get(match[0], match[0]), expected)
 
 
 def _write_field_message_number(number: float) -> str:

@@ -4,14 +4,11 @@ import builtins
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
-from sqlalchemy import JSON, BigInteger, Index, LargeBinary, String
+from sqlalchemy import JSON, BigInteger, Index, LargeBinary
 from sqlmodel import Field, SQLModel
 
-from recorder.models.event import Box, Elapsed
+from recorder.models.event import BYTEWISE, Elapsed, ElementRect
 from recorder.models.wire import WireOutput
-
-# SQLite compares the bytes of texts by itself.
-_BYTEWISE: Any = String().with_variant(String(collation="C"), "postgresql")
 
 
 class FrameItem(Struct, forbid_unknown_fields=True):
@@ -27,8 +24,8 @@ class FrameItem(Struct, forbid_unknown_fields=True):
     part: str | UnsetType | None = UNSET
     dom: dict[str, Any] | UnsetType | None = UNSET
     url: str | UnsetType | None = UNSET
-    active_rect: Box | UnsetType | None = UNSET
-    masked_rects: list[Box] | UnsetType | None = UNSET
+    active_rect: ElementRect | UnsetType | None = UNSET
+    masked_rects: list[ElementRect] | UnsetType | None = UNSET
 
 
 class Frame(WireOutput):
@@ -50,7 +47,7 @@ class Frame(WireOutput):
 
 
 class FrameRow(SQLModel, table=True):
-    """Index row of one frame: its place in the object of its upload batch."""
+    """Index row of one frame: its position in the object of its upload batch."""
 
     __tablename__ = "frames"
     __table_args__ = (
@@ -60,7 +57,7 @@ class FrameRow(SQLModel, table=True):
 
     session_id: str = Field(primary_key=True)
     #: Ordered by its bytes, as in the lake: an order of words would differ between databases.
-    frame_id: str = Field(primary_key=True, sa_type=_BYTEWISE)
+    frame_id: str = Field(primary_key=True, sa_type=BYTEWISE)
     position: int = Field(sa_type=BigInteger)
     t_ms: int = Field(sa_type=BigInteger)
     content_type: str
@@ -69,11 +66,11 @@ class FrameRow(SQLModel, table=True):
     keyframe: bool | None = None
     bytes: int
     sha256: str
-    #: Key of the object and the place of the image in it.
+    #: Key of the object and the position of the image in it.
     object: str
     offset: int = Field(sa_type=BigInteger)
     length: int
-    #: Place of the zstd-compressed DOM snapshot in the same upload's object; null without one.
+    #: Position of the zstd-compressed DOM snapshot in the same upload's object; null without one.
     dom_object: str | None = None
     dom_offset: int | None = Field(default=None, sa_type=BigInteger)
     dom_length: int | None = None
@@ -82,5 +79,6 @@ class FrameRow(SQLModel, table=True):
     masked_rects: list[list[int | float]] | None = Field(default=None, sa_type=JSON)
     #: When it was stored; null on rows of the first release.
     received_ms: int | None = Field(default=None, sa_type=BigInteger)
-    #: Digest of a client-named item, to tell a resent frame from a conflicting one; null otherwise.
+    #: Digest of the item, to distinguish a repeated frame from a conflicting one; null on rows of releases
+    #: that computed it only for items with an `id`.
     digest: builtins.bytes | None = Field(default=None, sa_type=LargeBinary)

@@ -21,8 +21,11 @@ PurgeCause = Literal["hard_delete", "deletion", "test_expiry", "retention", "era
 #: exports, a second pass for what requests under way stored, and the end.
 PurgeStep = Literal["content", "lake", "files", "exports", "final_pass", "done"]
 
-_IS_OPEN = text("step <> 'done'")
-
+#: Condition of purges that have not ended, and of the hard deletes among them, as their indexes have them.
+OPEN_PURGE = "step <> 'done'"
+OPEN_HARD_DELETE = "step <> 'done' AND cause = 'hard_delete'"
+_IS_OPEN = text(OPEN_PURGE)
+_IS_OPEN_HARD_DELETE = text(OPEN_HARD_DELETE)
 
 ErasureStatus = Literal["queued", "running", "completed", "failed"]
 
@@ -79,6 +82,31 @@ class PurgeRow(SQLModel, table=True):
     __tablename__ = "purges"
     __table_args__ = (
         Index("ix_purges_open", "due_at", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
+        # Of each workspace and mode, those that are due first.
+        Index(
+            "ix_purges_of_workspace",
+            "workspace_id",
+            "mode",
+            "due_at",
+            sqlite_where=_IS_OPEN,
+            postgresql_where=_IS_OPEN,
+        ),
+        Index(
+            "ix_purges_hard_deletes",
+            "workspace_id",
+            "mode",
+            "due_at",
+            sqlite_where=_IS_OPEN_HARD_DELETE,
+            postgresql_where=_IS_OPEN_HARD_DELETE,
+        ),
+        # An erasure waits for the purges of its workspace that were requested before it.
+        Index(
+            "ix_purges_requested",
+            "workspace_id",
+            "requested_at",
+            sqlite_where=_IS_OPEN,
+            postgresql_where=_IS_OPEN,
+        ),
         Index("ix_purges_workflow", "workspace_id", "mode", "workflow"),
         {"sqlite_with_rowid": False},
     )
@@ -139,17 +167,34 @@ class ErasureRow(SQLModel, table=True):
     subject: bytes = Field(sa_type=LargeBinary)
     created_at: datetime
     due_by: datetime
+    #: Newest session of the workspace at the request; its id may be of a later time, since clocks differ.
+    newest_id: str | None = None
+    #: Time of the second search, of the ids of the last minutes before the request; null in the first search,
+    #: and the time of their end after both.
+    second_search_at: datetime | None = None
     #: The search goes on after this session, in this mode; both null before it began.
     searched_mode: str | None = None
     searched_id: str | None = None
-    #: Whether all sessions were searched.
+    #: Whether all sessions were searched, those of the last minutes twice.
     is_searched: bool = False
     counts: dict[str, Any] = Field(sa_type=JSON)
-    #: Number of held sessions, which were left alone.
+    #: Number of held sessions that a search found, and left alone.
     held: int = 0
-    #: Nodes of memory graphs that the sessions visited: mode, workflow and number; null before the search.
-    nodes: list[str] | None = Field(default=None, sa_type=JSON)
     #: Ids of exports with sessions of the person whose files the service cannot rewrite.
     exports: list[str] = Field(default_factory=list, sa_type=JSON)
     #: Names of PostgreSQL's tables that are to be rewritten before it ends; null until its purges have ended.
     stale_tables: str | None = None
+
+
+class ErasureNodeRow(SQLModel, table=True):
+    """One node of a memory graph that sessions of an erasure visited, so that it is counted once.
+
+    Rows are deleted when the purges of the erasure have ended.
+    """
+
+    __tablename__ = "erasure_nodes"
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    erasure_id: str = Field(primary_key=True)
+    #: Mode, workflow and number.
+    node_id: str = Field(primary_key=True)

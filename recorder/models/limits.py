@@ -85,6 +85,26 @@ class SessionLimits(WireOutput):
     events: int
     frames: int
     bytes: int = Field(description="Event items as JSON, pictures and DOM snapshots together.")
+    tags: int
+
+
+class WorkspaceLimits(WireOutput):
+    """The most that one workspace has."""
+
+    workflows: int = Field(description="Of both modes together.")
+    open_exports: int = Field(description="Queued or running, of both modes together.")
+    open_replays: int = Field(description="Replays of one mode that have not ended; as many recoveries.")
+    open_erasures: int = Field(description="Erasures that have not ended, of both modes together.")
+    masking_replacements: int = Field(
+        description="Different replacements that its masking policies, and those of its workflows, have had."
+    )
+
+
+class WebhookLimits(WireOutput):
+    """The most webhooks, and what may wait to be sent to one."""
+
+    per_workspace: int
+    pending_deliveries: int = Field(description="Of one webhook. Beyond it events are skipped and counted.")
 
 
 class ByteLimits(WireOutput):
@@ -122,5 +142,7 @@ class Limits(WireOutput):
     open_connections: ConnectionLimits
     batch: BatchLimits
     session: SessionLimits
+    workspace: WorkspaceLimits
+    webhooks: WebhookLimits
     bytes: ByteLimits
     list: ListLimits

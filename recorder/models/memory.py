@@ -16,9 +16,10 @@ from recorder import limits
 from recorder.models.session import Session
 from recorder.models.wire import ActorKind, WireInput, WireOutput, WireTime
 
-#: Sessions came in, an outcome changed by a late tag, a session was taken out, the structure was rebuilt, or
-#: rows of purged sessions were deleted: after the last two every cache loads the graph from the database.
-VersionKind = Literal["sessions", "outcome", "removal", "rebuild", "purge"]
+#: Sessions came in, an outcome changed by a late tag, a session was taken out, the structure was rebuilt,
+#: rows of purged sessions were deleted, or sessions came in and gave nodes names that a purge had removed:
+#: after the last three every cache loads the graph from the database.
+VersionKind = Literal["sessions", "outcome", "removal", "rebuild", "purge", "names"]
 
 
 class PathOutcomes(WireOutput):
@@ -54,11 +55,25 @@ class MemoryPathList(WireOutput):
     data: list[MemoryPath]
 
 
+_IS_FIRST_VERSION = text("version = 1")
+
+
 class GraphVersionRow(SQLModel, table=True):
     """One change of a graph; versions of a graph are dense and rise by one."""
 
     __tablename__ = "graph_versions"
-    __table_args__ = {"sqlite_with_rowid": False}
+    __table_args__ = (
+        # One row for each graph: a graph is in the list of all graphs by its first version.
+        Index(
+            "ix_graph_versions_first",
+            "workspace_id",
+            "mode",
+            "workflow",
+            sqlite_where=_IS_FIRST_VERSION,
+            postgresql_where=_IS_FIRST_VERSION,
+        ),
+        {"sqlite_with_rowid": False},
+    )
 
     workspace_id: str = Field(primary_key=True)
     mode: str = Field(primary_key=True)
@@ -196,6 +211,15 @@ class SessionPathRow(SQLModel, table=True):
             sqlite_where=text("removed_version IS NOT NULL"),
             postgresql_where=text("removed_version IS NOT NULL"),
         ),
+        Index(
+            "ix_graph_session_paths_outcome",
+            "workspace_id",
+            "mode",
+            "workflow",
+            "outcome_version",
+            sqlite_where=text("outcome_version IS NOT NULL"),
+            postgresql_where=text("outcome_version IS NOT NULL"),
+        ),
         {"sqlite_with_rowid": False},
     )
 
@@ -207,6 +231,9 @@ class SessionPathRow(SQLModel, table=True):
     workflow: str
     trace_key: int = Field(sa_type=BigInteger)
     outcome: str
+    #: Version that gave it its present outcome by a late tag, and the outcome before; null where none did.
+    outcome_version: int | None = Field(default=None, sa_type=BigInteger)
+    earlier_outcome: str | None = None
     duration_ms: int = Field(sa_type=BigInteger)
     started_at: datetime
     sealed_at: datetime
@@ -256,7 +283,7 @@ class SimilarSession(Session):
 
 
 class RecoveryPoint(WireOutput):
-    """A place from which sessions that failed came back to success."""
+    """A node from which sessions that failed came back to success."""
 
     #: Null where the recording has no frame.
     frame_id: str | None

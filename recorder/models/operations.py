@@ -16,7 +16,10 @@ class OutboxRow(SQLModel, table=True):
     __table_args__ = (
         Index(
             "ix_outbox_pending",
+            "workspace_id",
             "id",
+            # Null in every row of the index; with it SQLite counts them by the index alone.
+            "dispatched_at",
             sqlite_where=text("dispatched_at IS NULL"),
             postgresql_where=text("dispatched_at IS NULL"),
         ),
@@ -49,6 +52,10 @@ class LeaseRow(SQLModel, table=True):
     expires_ms: int = Field(sa_type=BigInteger)
 
 
+#: Condition of batches that are not done yet, as their index has it.
+OPEN_BATCH = text("state <> 'done'")
+
+
 class SealBatchRow(SQLModel, table=True):
     """A numbered batch of one sealing lane: the lake takes each number once, in order."""
 
@@ -60,9 +67,11 @@ class SealBatchRow(SQLModel, table=True):
             "mode",
             "slot",
             "number",
-            sqlite_where=text("state <> 'done'"),
-            postgresql_where=text("state <> 'done'"),
+            sqlite_where=OPEN_BATCH,
+            postgresql_where=OPEN_BATCH,
         ),
+        # A purge reads those of the last days.
+        Index("ix_seal_batches_created", "workspace_id", "mode", "created_at"),
     )
 
     workspace_id: str = Field(primary_key=True)
@@ -125,7 +134,7 @@ class IdempotencyRow(SQLModel, table=True):
     created_at: datetime = Field(index=True)
 
 
-Kind = Literal["sensor", "schedule", "daemon"]
+OrchestrationKind = Literal["sensor", "schedule", "daemon"]
 
 
 class OrchestrationStatusRow(SQLModel, table=True):
@@ -174,7 +183,13 @@ class AuditRow(SQLModel, table=True):
     """One entry of a workspace's chain."""
 
     __tablename__ = "audit_entries"
-    __table_args__ = (Index("ix_audit_entries_at", "workspace_id", "at"),)
+    __table_args__ = (
+        Index("ix_audit_entries_at", "workspace_id", "at"),
+        # A look-up by id or action walks its index in the order of the chain.
+        Index("ix_audit_entries_action", "workspace_id", "action", "number"),
+        Index("ix_audit_entries_actor", "workspace_id", "actor_id", "number"),
+        Index("ix_audit_entries_resource", "workspace_id", "resource_id", "number"),
+    )
 
     workspace_id: str = Field(primary_key=True)
     #: Its number in the workspace's chain, from 1.

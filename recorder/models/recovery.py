@@ -15,6 +15,8 @@ from recorder.tenant import Tenant
 
 #: Condition of a partial index, which SQL finds by these very words.
 OPEN_RECOVERY = "finished_at IS NULL"
+#: Recoveries that a run can continue: no attempt of theirs is under way.
+DUE_RECOVERY = "finished_at IS NULL AND NOT attempt_is_open"
 
 RecoveryStatus = Literal["started", "succeeded", "failed"]
 RecoveryReason = Literal[
@@ -143,6 +145,14 @@ class RecoveryRow(SQLModel, table=True):
             sqlite_where=text(OPEN_RECOVERY),
             postgresql_where=text(OPEN_RECOVERY),
         ),
+        Index(
+            "ix_recoveries_due",
+            "workspace_id",
+            "mode",
+            "id",
+            sqlite_where=text(DUE_RECOVERY),
+            postgresql_where=text(DUE_RECOVERY),
+        ),
     )
 
     id: str = Field(primary_key=True)
@@ -170,6 +180,8 @@ class RecoveryRow(SQLModel, table=True):
     searches: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     #: An attempt was started live; its row goes with its donor.
     went_live: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    #: Set when an attempt starts, and cleared when it ends or is removed.
+    attempt_is_open: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     evidence: str | None = None
     recovery_point: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     reason: str | None = None

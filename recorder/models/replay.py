@@ -18,10 +18,12 @@ Sandbox = Literal["dry", "live"]
 ReplayMode = Literal["full", "partial", "guided"]
 DecisionAction = Literal["act", "skip", "retarget", "abort"]
 
-#: Conditions of dry replays that a run can work on, and of those that wait for a person's decision. SQL finds
-#: the partial indexes by these very words.
+#: Conditions of dry replays that a run can work on, of those that wait for a person's decision, of live ones
+#: that wait for a worker, and of those that a worker runs. SQL finds the partial indexes by these very words.
 DRY_TO_RUN = "sandbox = 'dry' AND finished_at IS NULL AND awaiting_step IS NULL"
 DRY_AWAITING = "sandbox = 'dry' AND finished_at IS NULL AND awaiting_until IS NOT NULL"
+LIVE_QUEUED = "sandbox = 'live' AND status = 'queued' AND finished_at IS NULL"
+LIVE_RUNNING = "sandbox = 'live' AND status = 'running' AND finished_at IS NULL"
 
 #: Id of an event or frame.
 ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
@@ -48,7 +50,7 @@ def require_single_replay_member(body: WireInput) -> None:
 
 
 class ReplayPlace(WireInput):
-    """A place in a session: exactly one of its members."""
+    """A position in a session: exactly one of its members."""
 
     tag: str | None = WireField(default=None, min_length=1, max_length=limits.TAG_NAME_CHARACTERS)
     frame_id: ItemId | None = None
@@ -61,7 +63,7 @@ class ReplayPlace(WireInput):
 
 
 class ReplayAnchorPlace(ReplayPlace):
-    """The place at which a replay begins; with `auto` that of the best candidate of a recovery."""
+    """The position at which a replay begins; with `auto` that of the best candidate of a recovery."""
 
     auto: Literal[True] | None = None
 
@@ -228,7 +230,7 @@ class ReplayStep(WireOutput):
 
 
 class ReplayRow(SQLModel, table=True):
-    """A replay: the row is the queue that the drain run works on."""
+    """A replay: the row is the queue that the replay drain run works on."""
 
     __tablename__ = "replays"
     __table_args__ = (
@@ -275,6 +277,20 @@ class ReplayRow(SQLModel, table=True):
             "awaiting_until",
             sqlite_where=text(DRY_AWAITING),
             postgresql_where=text(DRY_AWAITING),
+        ),
+        Index(
+            "ix_replays_live_queued",
+            "workspace_id",
+            "mode",
+            "id",
+            sqlite_where=text(LIVE_QUEUED),
+            postgresql_where=text(LIVE_QUEUED),
+        ),
+        Index(
+            "ix_replays_live_running",
+            "id",
+            sqlite_where=text(LIVE_RUNNING),
+            postgresql_where=text(LIVE_RUNNING),
         ),
     )
 

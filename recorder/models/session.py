@@ -40,7 +40,9 @@ class TagRow(SQLModel, table=True):
 
     __tablename__ = "tags"
     __table_args__ = (
-        Index("ix_tags_session", "session_id", "t_ms", "id"),
+        # The name is there so that the last outcome mark is found without the rows, which hold the data.
+        Index("ix_tags_session", "session_id", "t_ms", "id", "name"),
+        Index("ix_tags_position", "session_id", "position"),
         # A list filtered by tag starts here and walks down the session ids.
         Index("ix_tags_name", "workspace_id", "mode", "name", "session_id"),
     )
@@ -64,6 +66,8 @@ SessionStatus = Literal["created", "recording", "stopped", "sealed"]
 WAITS_FOR_REPLAYABILITY = text(
     "sealed_at IS NOT NULL AND replayability_at IS NULL AND deleted_at IS NULL AND waiting_since IS NULL"
 )
+#: Condition of the sealed sessions whose hot rows are not swept yet, as their index has it.
+WAITS_FOR_SWEEP = text("is_hot AND status = 'sealed' AND waiting_since IS NULL AND seal_error_code IS NULL")
 #: `charged_from_ms` of sessions that cost nothing: so far ahead that no time has passed since.
 NEVER_CHARGED = 2**53
 
@@ -198,9 +202,12 @@ class SessionRow(SQLModel, table=True):
         ),
         Index(
             "ix_sessions_to_sweep",
+            "workspace_id",
+            "mode",
             "sealed_at",
-            sqlite_where=text("is_hot AND status = 'sealed'"),
-            postgresql_where=text("is_hot AND status = 'sealed'"),
+            "id",
+            sqlite_where=WAITS_FOR_SWEEP,
+            postgresql_where=WAITS_FOR_SWEEP,
         ),
         Index(
             "ix_sessions_to_replay",
@@ -242,6 +249,7 @@ class SessionRow(SQLModel, table=True):
     duration_ms: int = Field(default=0, sa_type=BigInteger)
     frame_count: int = 0
     event_count: int = 0
+    tag_count: int = Field(default=0, sa_column_kwargs={"server_default": "0"})
     #: Bytes that are stored: event items as JSON, and the objects with pictures and snapshots.
     event_bytes: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
     frame_bytes: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
@@ -301,6 +309,11 @@ class SessionMetadataRow(SQLModel, table=True):
 
     session_id: str = Field(primary_key=True)
     metadata_: dict[str, Any] = Field(sa_column=Column("metadata", JSON, nullable=False))
+    #: Of a held session that a live replay recorded: keyed hashes of the texts by which an erasure found the
+    #: purged sessions that were replayed.
+    source_hashes: list[str] | None = Field(
+        default=None, sa_column=Column(JSON(none_as_null=True), nullable=True)
+    )
 
 
 class SessionStatusRow(SQLModel, table=True):

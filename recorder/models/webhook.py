@@ -13,7 +13,7 @@ from recorder.models.export import Export
 from recorder.models.recovery import Recovery
 from recorder.models.replay import Replay
 from recorder.models.session import Session, Tag
-from recorder.models.wire import ShownOnce, WireInput, WireOutput, WireTime
+from recorder.models.wire import Page, ShownOnce, WireInput, WireOutput, WireTime
 from recorder.models.workspace import Quota
 
 
@@ -33,6 +33,14 @@ class WebhookUpdate(WireInput):
     description: str | None = WireField(default=None, max_length=limits.DESCRIPTION_CHARACTERS)
 
 
+class SkippedEvents(WireOutput):
+    """Events that a webhook did not get, since it had too many pending attempts."""
+
+    count: int
+    first_at: WireTime
+    last_at: WireTime
+
+
 class Webhook(WireOutput):
     """An endpoint that events are sent to, as it is read back."""
 
@@ -40,6 +48,8 @@ class Webhook(WireOutput):
     url: str
     events: list[str]
     description: str | None
+    #: None if there were none in the last thirty days.
+    skipped_events: SkippedEvents | None
     created_at: WireTime
 
 
@@ -73,6 +83,10 @@ class WebhookRow(SQLModel, table=True):
     created_at: datetime
     #: Since when it is gone for everybody; the row stays until its records are swept.
     deleted_at: datetime | None = None
+    #: Events that it did not get, and when the first and the last of them happened.
+    skipped_count: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": "0"})
+    skipped_first_at: datetime | None = None
+    skipped_last_at: datetime | None = None
 
 
 class WebhookSecretRow(SQLModel, table=True):
@@ -97,7 +111,7 @@ DeliveryError = Literal["timeout", "dns", "tls", "connection", "blocked_address"
 
 
 class DeliveryRequest(WireOutput):
-    """Request of a delivery attempt; its headers are empty until the attempt begins."""
+    """Request of a delivery attempt; until it begins the URL is the webhook's, and the headers are empty."""
 
     url: str
     headers: dict[str, str]
@@ -163,6 +177,8 @@ class DeliveryRow(SQLModel, table=True):
     due_ms: int = Field(sa_type=BigInteger)
     #: When a worker began it; what ends it must name the same instant.
     begun_ms: int | None = Field(default=None, sa_type=BigInteger)
+    #: URL and headers that it was sent with; None until it begins.
+    request_url: str | None = None
     request_headers: dict[str, str] | None = Field(default=None, sa_type=JSON)
     response: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     error: str | None = None
@@ -198,12 +214,13 @@ class TaggedData(WireOutput):
 
 
 class ErrorMark(WireOutput):
-    """The tag or event that marks the session's error."""
+    """The tag or event that marks the session's error, or the code of a session that cannot be sealed."""
 
-    source: Literal["tag", "event"]
+    source: Literal["tag", "event", "seal"]
     name: str
-    id: str
-    t_ms: int
+    #: Null of a session that cannot be sealed, as is its time.
+    id: str | None
+    t_ms: int | None
 
 
 class ErrorData(WireOutput):
@@ -277,7 +294,5 @@ class EventType(WireOutput):
     payload_schema: dict[str, Any] = WireField(serialization_alias="schema")
 
 
-class EventTypes(WireOutput):
-    """Answer of `GET /v1/event_types`."""
-
-    data: list[EventType]
+class EventTypes(Page[EventType]):
+    """Answer of `GET /v1/event_types`: the whole catalogue, in the form of other lists."""

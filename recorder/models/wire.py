@@ -128,7 +128,7 @@ _SHOWN_CHARACTERS = 100
 
 
 def allowed_wire_members(annotation: Any, path: Sequence[Part], value: Any = None) -> list[str]:
-    """Return the names of the members that the object at a place may have, sorted.
+    """Return the names of the members that the object at a position may have, sorted.
 
     Args:
         annotation: the type of the whole body: a pydantic model, a msgspec struct, or a type made of them.
@@ -136,7 +136,7 @@ def allowed_wire_members(annotation: Any, path: Sequence[Part], value: Any = Non
         value: the body; chooses among several models by the members that hold one of a few values (`kind`).
 
     Returns:
-        An empty list if there is no object at that place.
+        An empty list if there is no object at that position.
     """
     place_type, place_value = wire_type_at(annotation, path, value)
     kinds = [kind for kind in _list_wire_classes(place_type) if _has_fitting_wire_literals(kind, place_value)]
@@ -144,7 +144,7 @@ def allowed_wire_members(annotation: Any, path: Sequence[Part], value: Any = Non
 
 
 def wire_type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tuple[Any, Any]:
-    """Return the type and the value at a place of a body; None where the types name no such place."""
+    """Return the type and the value at a position of a body; None where the types name no such position."""
     for part in path:
         annotation = _find_wire_member_type(annotation, part, value)
         try:
@@ -217,7 +217,7 @@ def _has_fitting_wire_literals(kind: Any, value: Any) -> bool:
     )
 
 
-# A member's name is the client's text: only what stands behind the last backtick but one is a path.
+# The path is the text between the last two backticks; a member's name, which a client chose, may hold others.
 _PATH = re.compile(r" - at `\$([\w.\[\]]*)`\Z")
 _STEP = re.compile(r"\.(\w+)|\[(\d+)\]|(\[\.\.\.\])")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")

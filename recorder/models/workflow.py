@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 from pydantic import Field as WireField
-from sqlalchemy import JSON
+from sqlalchemy import JSON, Column, Index, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
@@ -96,10 +96,17 @@ class WorkflowUpdate(WireInput):
     outcome_rules: OutcomeNamesUpdate = WireField(default_factory=left_out_wire_member)
 
 
+_MASKS = text("masking IS NOT NULL")
+
+
 class WorkflowRow(SQLModel, table=True):
     """One workflow of a workspace and mode; its first session creates it, or a PATCH before it."""
 
     __tablename__ = "workflows"
+    # A key's look-up asks whether any workflow has a masking policy.
+    __table_args__ = (
+        Index("ix_workflows_masking", "workspace_id", "mode", sqlite_where=_MASKS, postgresql_where=_MASKS),
+    )
 
     workspace_id: str = Field(primary_key=True)
     mode: str = Field(primary_key=True)
@@ -108,7 +115,10 @@ class WorkflowRow(SQLModel, table=True):
     #: Overrides of which tags and event types decide an outcome; null = the defaults of contract §2.
     outcome_rules: dict[str, Any] | None = Field(default=None, sa_type=JSON)
     tags: list[str] = Field(default_factory=list, sa_type=JSON)
-    masking: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: What is masked in addition to the workspace's policy; null = nothing.
+    masking: dict[str, Any] | None = Field(
+        default=None, sa_column=Column(JSON(none_as_null=True), nullable=True)
+    )
     session_count: int = 0
     last_session_at: datetime | None = None
     created_at: datetime

@@ -157,6 +157,9 @@ class WorkspaceUpdate(WireInput):
     live_replay: LiveReplayUpdate = WireField(default_factory=left_out_wire_member)
 
 
+_ZERO = {"server_default": "0"}
+
+
 class WorkspaceRow(SQLModel, table=True):
     """A tenant: owns keys, sessions, graphs and exports."""
 
@@ -172,6 +175,8 @@ class WorkspaceRow(SQLModel, table=True):
     audit_days: int = limits.AUDIT_RETENTION_DAYS
     #: What is masked in all its workflows; null = nothing.
     masking: dict[str, Any] | None = Field(default=None, sa_type=JSON)
+    #: Number of changes of its workflows' masking policies: processes that cached some load them again.
+    workflow_policy_version: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_ZERO)
     #: Hosts that live replays may reach; null = none.
     live_hosts: list[str] | None = Field(default=None, sa_type=JSON)
     created_at: datetime
@@ -200,9 +205,6 @@ class DeploymentRow(SQLModel, table=True):
     #: Into how many sealing lanes the workflows of a workspace and mode are divided.
     seal_slots: int = limits.SEAL_SLOTS
     created_at: datetime
-
-
-_ZERO = {"server_default": "0"}
 
 
 class Quota(WireOutput):

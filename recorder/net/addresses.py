@@ -10,17 +10,17 @@ import idna
 
 from recorder.errors import Invalid, InvalidUrl
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+IPAddress = IPv4Address | IPv6Address
+IPNetwork = IPv4Network | IPv6Network
 
 _LOOPBACK = "loopback"
 _HOST_AND_PORT = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^\[\]:/]+)):(?P<port>[0-9]{1,5})")
 _HOST = re.compile(r"[^\[\]:/@\s]+")
-_LOOPBACKS: tuple[Network, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
+_LOOPBACKS: tuple[IPNetwork, ...] = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 #: All of IPv6 that is assigned to the public; most networks that carry IPv4 addresses are outside.
 _PUBLIC_IPV6 = IPv6Network("2000::/3")
 # Where `ipaddress` and the public differ: `is_global` calls some of these global, by the version of Python.
-_NOT_PUBLIC: tuple[Network, ...] = (
+_NOT_PUBLIC: tuple[IPNetwork, ...] = (
     IPv4Network("100.64.0.0/10"),  # carrier-grade NAT, where some clouds keep their metadata
     IPv4Network("168.63.129.16/32"),  # a cloud's host agent at an address that looks public
     IPv4Network("192.0.0.0/24"),  # protocol assignments
@@ -49,7 +49,7 @@ class AllowList:
     """Hosts and addresses that the operator allows beyond the public ones."""
 
     hosts: frozenset[str]
-    networks: tuple[Network, ...]
+    networks: tuple[IPNetwork, ...]
     #: Hosts and addresses that are listed with one port, in the form that a target has.
     host_ports: frozenset[tuple[str, int]] = frozenset()
 
@@ -61,7 +61,7 @@ class AllowList:
             InvalidAllowList: if a word is none of these.
         """
         hosts: set[str] = set()
-        networks: list[Network] = []
+        networks: list[IPNetwork] = []
         host_ports: set[tuple[str, int]] = set()
         for word in words:
             if word == _LOOPBACK:
@@ -76,22 +76,22 @@ class AllowList:
                 raise InvalidAllowList(setting)
         return cls(frozenset(hosts), tuple(networks), frozenset(host_ports))
 
-    def lists(self, host: str, port: int, address: Address) -> bool:
+    def contains(self, host: str, port: int, address: IPAddress) -> bool:
         """Return whether the operator lists this host, this address, or a network with this address."""
         if host in self.hosts or any(address in network for network in self.networks):
             return True
-        return self.lists_host_port(host, port, address)
+        return self.contains_host_port(host, port, address)
 
-    def lists_name(self, host: str, port: int) -> bool:
+    def contains_name(self, host: str, port: int) -> bool:
         """Return whether the operator lists this host, whatever it resolves to."""
         return host in self.hosts or (host, port) in self.host_ports
 
-    def lists_host_port(self, host: str, port: int, address: Address) -> bool:
+    def contains_host_port(self, host: str, port: int, address: IPAddress) -> bool:
         """Return whether the operator listed exactly this host, or this address, with this port."""
         return (host, port) in self.host_ports or (str(address), port) in self.host_ports
 
 
-def read_ip_address(text: str) -> Address | None:
+def read_ip_address(text: str) -> IPAddress | None:
     """Return the address that a host denotes, in any form that a resolver accepts; None for a name.
 
     Decimal, octal, hexadecimal and short forms of IPv4 (`2130706433`, `0177.1`, `0x7f.1`) are addresses;
@@ -108,7 +108,7 @@ def read_ip_address(text: str) -> Address | None:
         return None
 
 
-def is_public_address(address: Address) -> bool:
+def is_public_address(address: IPAddress) -> bool:
     """Return whether this is a unicast address of the public internet."""
     if not address.is_global or address.is_multicast:
         return False
@@ -125,18 +125,18 @@ def _read_listed_host_port(parts: re.Match[str], setting: str) -> tuple[str, int
     return str(address) if address is not None else host.lower().rstrip("."), port
 
 
-def _unwrap_address(address: IPv6Address) -> Address:
+def _unwrap_address(address: IPv6Address) -> IPAddress:
     return address.ipv4_mapped or address
 
 
-def _read_listed_network(word: str, setting: str) -> Network:
+def _read_listed_network(word: str, setting: str) -> IPNetwork:
     try:
         return ip_network(word)
     except ValueError as error:
         raise InvalidAllowList(setting) from error
 
 
-def parse_resolved_address(text: str) -> Address:
+def parse_resolved_address(text: str) -> IPAddress:
     """Return an address of a resolver, without zone and with IPv4 unwrapped.
 
     Raises:
@@ -147,7 +147,8 @@ def parse_resolved_address(text: str) -> Address:
 
 
 URL_CHARACTERS = 2_048
-_PORTS = {"http": 80, "https": 443}
+#: Default port of each scheme.
+WEB_PORTS = {"http": 80, "https": 443}
 _HOST_CHARACTERS = 253
 
 _PARTS = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<rest>[^#]*)")
@@ -170,13 +171,13 @@ class CalledAddress:
     #: Path and query as in the request line.
     path: str
     #: Address of the host; None where the host is a name.
-    address: Address | None
+    address: IPAddress | None
 
     @property
     def host_header(self) -> str:
         """Value of the `Host` header, with the port where it is not the default of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+        return host if self.port == WEB_PORTS[self.scheme] else f"{host}:{self.port}"
 
 
 def parse_called_address(url: str) -> CalledAddress:
@@ -191,21 +192,21 @@ def parse_called_address(url: str) -> CalledAddress:
     if parts is None:
         raise InvalidUrl("url takes an address such as https://example.com/hooks, without a fragment.")
     scheme = parts["scheme"].lower()
-    if scheme not in _PORTS:
+    if scheme not in WEB_PORTS:
         raise InvalidUrl("url begins with https://.")
     if "@" in parts["authority"]:
         raise InvalidUrl("url names no user; put a secret into the path.")
     authority = _AUTHORITY.fullmatch(parts["authority"])
     if authority is None:
         raise InvalidUrl("url takes a host, and perhaps a port.")
-    port = int(authority["port"] or _PORTS[scheme])
+    port = int(authority["port"] or WEB_PORTS[scheme])
     if not 0 < port < 65_536:
         raise InvalidUrl("The port of url takes a number from 1 to 65535.")
     host, address = _read_called_host(authority["host"])
     return CalledAddress(scheme, host, port, _quote_path(parts["rest"]), address)
 
 
-def _read_called_host(text: str) -> tuple[str, Address | None]:
+def _read_called_host(text: str) -> tuple[str, IPAddress | None]:
     """Return the normalized host, and its address where it is no name."""
     if text.startswith("["):
         address = read_ip_address(text[1:-1])

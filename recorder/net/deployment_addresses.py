@@ -18,7 +18,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from recorder.net.addresses import Address, parse_resolved_address, read_ip_address
+from recorder.net.addresses import IPAddress, parse_resolved_address, read_ip_address
 from recorder.settings import Settings, find_dagster_folder, list_store_address_settings
 
 _PROC = Path("/proc")
@@ -148,7 +148,7 @@ class OwnAddresses:
         self._ports: frozenset[int] = frozenset()
         self._ports_until = float("-inf")
         self._lock = threading.Lock()
-        self._names: dict[str, tuple[frozenset[Address], float]] = {}
+        self._names: dict[str, tuple[frozenset[IPAddress], float]] = {}
 
     @classmethod
     def of(cls, settings: Settings, resolve: Resolve) -> "OwnAddresses":
@@ -156,7 +156,7 @@ class OwnAddresses:
         folder = find_dagster_folder(settings)
         return cls(list_own_endpoints(settings), find_ports=lambda: listening_ports(folder), resolve=resolve)
 
-    async def contains_target(self, host: str, port: int, addresses: Sequence[Address]) -> bool:
+    async def contains_target(self, host: str, port: int, addresses: Sequence[IPAddress]) -> bool:
         """Return whether a target is this deployment's own, by its name or by any of its addresses."""
         on_port = [endpoint for endpoint in self._endpoints if endpoint.port == port]
         if any(endpoint.host == host for endpoint in on_port):
@@ -189,7 +189,7 @@ class OwnAddresses:
                 self._ports_until = time.monotonic() + self._ports_kept_s
             return self._ports
 
-    async def _look_up(self, host: str) -> frozenset[Address]:
+    async def _look_up(self, host: str) -> frozenset[IPAddress]:
         """Return the addresses of an endpoint; those of the last look-up while its name does not resolve."""
         address = read_ip_address(host)
         if address is not None:
@@ -204,7 +204,7 @@ class OwnAddresses:
         return addresses
 
 
-def is_own_machine_address(address: Address) -> bool:
+def is_own_machine_address(address: IPAddress) -> bool:
     """Return whether an address is one of this machine's: only those can be bound."""
     if address.is_loopback or address.is_unspecified:
         return True
@@ -287,7 +287,7 @@ def _is_own_machine_name(host: str) -> bool:
     return address is not None and is_own_machine_address(address)
 
 
-def _list_own_address_spellings(address: Address) -> list[Address]:
+def _list_own_address_spellings(address: IPAddress) -> list[IPAddress]:
     """Return an address and the IPv4 address that it carries inside, if any."""
     if isinstance(address, IPv6Address):
         for network, shift in _CARRIERS:

@@ -11,9 +11,9 @@ import httpcore
 
 from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import (
-    Address,
     AllowList,
     CalledAddress,
+    IPAddress,
     is_public_address,
     parse_called_address,
     parse_resolved_address,
@@ -102,10 +102,10 @@ class AddressGuard:
         except BlockedAddress as error:
             raise UrlNotAllowed(_explain_outbound_refusal(target)) from error
         except (UnresolvedName, TimeoutError) as error:
-            if target.scheme == "http" and not self._allowed.lists_name(target.host, target.port):
+            if target.scheme == "http" and not self._allowed.contains_name(target.host, target.port):
                 raise UrlNotAllowed(_explain_outbound_refusal(target)) from error
 
-    async def resolve_allowed_addresses(self, target: CalledAddress) -> list[Address]:
+    async def resolve_allowed_addresses(self, target: CalledAddress) -> list[IPAddress]:
         """Return the addresses to dial for a target; its name is resolved once.
 
         Raises:
@@ -124,17 +124,17 @@ class AddressGuard:
             raise OwnAddress
         return addresses
 
-    def may_keep_answer(self, target: CalledAddress, address: Address) -> bool:
+    def may_keep_answer(self, target: CalledAddress, address: IPAddress) -> bool:
         """Return whether a tenant may read the answer of this address.
 
         Services of this machine often trust every local caller, so the answers of its own addresses are
         kept only for a `host:port` that the operator lists.
         """
-        return not is_own_machine_address(address) or self._allowed.lists_host_port(
+        return not is_own_machine_address(address) or self._allowed.contains_host_port(
             target.host, target.port, address
         )
 
-    async def _look_up(self, host: str) -> list[Address]:
+    async def _look_up(self, host: str) -> list[IPAddress]:
         # RFC 6761: a name server does not decide about these names.
         if host == "localhost" or host.endswith(".localhost"):
             return list(_LOCALHOST)
@@ -142,8 +142,8 @@ class AddressGuard:
             return []
         return list(dict.fromkeys(map(parse_resolved_address, await self._resolve(host))))
 
-    def _may_call(self, target: CalledAddress, address: Address) -> bool:
-        if self._allowed.lists(target.host, target.port, address):
+    def _may_call(self, target: CalledAddress, address: IPAddress) -> bool:
+        if self._allowed.contains(target.host, target.port, address):
             return True
         if self._takes_http and is_own_machine_address(address):
             return False  # a page could read services of this machine that trust its own addresses
@@ -160,7 +160,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         self._target = target
         self._dial = dial
         #: Address of the connection; None until one was made.
-        self.dialled: Address | None = None
+        self.dialled: IPAddress | None = None
 
     async def connect_tcp(
         self,

@@ -1,9 +1,8 @@
 """Event batches: masking, packing and storage of checked `POST …/events` bodies. Spec §4.1, contract §3."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 import zstandard
@@ -15,6 +14,7 @@ from recorder.ids import encode_ulid, reserve_ulid_values
 from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
+from recorder.recording.event_digests import hash_event_item
 from recorder.recording.event_validation import validate_event_body
 from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
@@ -61,6 +61,8 @@ class EventBatch:
     first_position: int = 0
     #: Bytes of its items, as JSON.
     size: int = 0
+    #: Digests of stored events whose ids the service assigned, as far as `named` holds such ids.
+    assigned: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def kind(self) -> Literal["events", "frames"]:
@@ -109,12 +111,13 @@ class EventBatch:
     def _store_named(self, cursor: IngestCursor, session: tuple[str, str, str]) -> int:
         """Keep the ids that clients chose, drop items sent before; returns how many were dropped."""
         items = _raw_decoder.decode(self.body).events
-        known = _read_stored_event_ids(cursor, self.session_id, [event_id for _, event_id in self.named])
+        event_ids = [event_id for _, event_id in self.named]
+        known = {**self.assigned, **_read_stored_event_ids(cursor, self.session_id, event_ids)}
         fresh: list[tuple[str, str, int, bytes]] = []
         dropped: set[int] = set()
         conflicts = []
         for index, event_id in self.named:
-            digest = _hash_event_item(items[index])
+            digest = hash_event_item(items[index], event_id)
             if event_id not in known:
                 known[event_id] = digest
                 t_ms = _time_decoder.decode(items[index]).t_ms
@@ -268,19 +271,6 @@ def _read_stored_event_ids(cursor: IngestCursor, session_id: str, event_ids: lis
     return {event_id: bytes(digest) for event_id, digest in cursor.all(statement, (session_id, *event_ids))}
 
 
-def _hash_event_item(item: msgspec.Raw) -> bytes:
-    """Return the digest of an item's value without nulls; key order and spaces do not matter."""
-    value = _remove_event_nulls(msgspec.json.decode(item))
-    value.update({name: _remove_event_nulls(value[name]) for name in _STRUCTURES & value.keys()})
-    return hashlib.blake2b(msgspec.json.encode(value, order="deterministic"), digest_size=16).digest()
-
-
-def _remove_event_nulls(value: dict[str, Any]) -> dict[str, Any]:
-    return {name: member for name, member in value.items() if member is not None}
-
-
-#: Members of an item whose own members are optional; those of `data`, `signals` and `attrs` are free.
-_STRUCTURES = {"app", "input", "target", "trace"}
 _INSERT_KEYS = "INSERT INTO event_keys (session_id, event_id, t_ms, digest) VALUES (?, ?, ?, ?)"
 _INSERT = (
     "INSERT INTO event_batches (session_id, first_position, n, t_min, t_max, first_id, received_ms, payload) "

@@ -23,7 +23,6 @@ _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 _encoder = msgspec.json.Encoder()
 # NUL, surrogates and hidden colons.
 _ESCAPES = re.compile(rb"\\u(?:0000|[dD][89a-fA-F]|003[aA])")
-_DIGITS_AS_ZEROS = bytes(ord("0") if letter in b"0123456789" else ord(" ") for letter in range(256))
 _INT64_DIGITS = b"0" * 19
 # An item with fewer brackets lies within the depth, whatever they enclose.
 _ITEM_BRACKETS = limits.JSON_DEPTH - 2
@@ -67,8 +66,20 @@ def _list_large_events(items: list[msgspec.Raw]) -> list[Problem]:
     return [
         Problem("body", f"/events/{index}", "too_large", text)
         for index, raw in enumerate(items)
-        if len(memoryview(raw)) > limits.EVENT_BYTES
+        if len(memoryview(raw)) > limits.EVENT_BYTES and _count_event_bytes(raw) > limits.EVENT_BYTES
     ]
+
+
+def _count_event_bytes(raw: msgspec.Raw) -> int:
+    """Return the bytes of an item as compact UTF-8 JSON, without the escapes and spaces of its sender.
+
+    Only items that are larger as they were sent are measured; the body bounds their size. An item that cannot
+    be read counts as it was sent.
+    """
+    try:
+        return len(_encoder.encode(msgspec.json.decode(raw)))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return len(memoryview(raw))
 
 
 def _decode_event_body(body: bytes) -> list[EventItem]:
@@ -77,7 +88,8 @@ def _decode_event_body(body: bytes) -> list[EventItem]:
     except msgspec.ValidationError as error:
         value = strict_json.parse(body)
         _validate_event_count(_count_unchecked_events(body))
-        raise ValidationFailed([make_wire_problem(error, _Body, value)]) from error
+        problems = _list_wrong_events(value) or [make_wire_problem(error, _Body, value)]
+        raise ValidationFailed(problems) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         strict_json.parse(body)
         raise InvalidJson("The body is empty or malformed JSON.") from error
@@ -85,6 +97,20 @@ def _decode_event_body(body: bytes) -> list[EventItem]:
         strict_json.parse(body)
     _validate_event_count(len(decoded.events))
     return decoded.events
+
+
+def _list_wrong_events(value: Any) -> list[Problem]:
+    """List the first problem of each wrong item; none if the error is outside of the items."""
+    events = value.get("events") if isinstance(value, dict) else None
+    if not isinstance(events, list):
+        return []
+    problems = []
+    for index, entry in enumerate(events):
+        try:
+            msgspec.convert(entry, EventItem)
+        except msgspec.ValidationError as error:
+            problems.append(make_wire_problem(error, EventItem, entry, at=f"/events/{index}"))
+    return problems
 
 
 def _is_suspect_body(body: bytes, decoded: _Body) -> bool:
@@ -95,7 +121,7 @@ def _is_suspect_body(body: bytes, decoded: _Body) -> bool:
     """
     if b"\\" in body and _ESCAPES.search(body):
         return True
-    if _INT64_DIGITS in body.translate(_DIGITS_AS_ZEROS) and _LONG_NUMBER.search(body):
+    if _INT64_DIGITS in body.translate(strict_json.DIGITS_AS_ZEROS) and _LONG_NUMBER.search(body):
         return True
     # Only these members are free to nest.
     free = [item for item in decoded.events if item.data is not UNSET or item.signals is not UNSET]

@@ -25,7 +25,7 @@ from recorder.errors import (
     json_pointer,
 )
 from recorder.hashing import canonical_json
-from recorder.ids import encode_ulid, id_range, is_client_id, reserve_ulid_values
+from recorder.ids import encode_ulid, id_range, is_client_id, is_id, reserve_ulid_values
 from recorder.models.frame import FrameItem
 from recorder.models.wire import describe_allowed_wire_names, make_wire_problem, shorten_wire_name
 
@@ -42,7 +42,7 @@ def validate_frame_picture(data: bytes, content_type: str, *, index: int) -> tup
     Args:
         data: bytes of the picture.
         content_type: one of `limits.IMAGE_TYPES`.
-        index: the frame's place in its batch, for the message.
+        index: the frame's position in its batch, for the message.
 
     Raises:
         ImageTooLarge: if it has over 10 MB or 50 million pixels.
@@ -85,8 +85,15 @@ class CheckedFrame:
     width: int
     height: int
     dom: bytes | None
-    #: Digest of a frame that named itself, else None.
-    digest: bytes | None
+    #: Digest of its members, with the picture by hash.
+    digest: bytes
+    #: The same without its `id`, of a frame whose `id` has the form that the service assigns; else None.
+    digest_without_id: bytes | None = None
+
+    @property
+    def is_named(self) -> bool:
+        """Return whether the client chose the id."""
+        return isinstance(self.item.id, str)
 
     def without_bytes(self) -> "CheckedFrame":
         """Return the frame without its picture and its snapshot."""
@@ -131,7 +138,7 @@ def validate_frames_part(part: bytes) -> list[FrameItem]:
     Raises:
         InvalidJson, ValidationFailed, EmptyBatch, BatchTooLarge: as the part is wrong.
     """
-    items = _convert_frame_items(strict_json.parse(part))
+    items = _convert_frame_items(strict_json.parse(part, part="frames"))
     for index, item in enumerate(items):
         if not isinstance(item.part, str) or isinstance(item.data, str):
             message = "Multipart frames name the part with their bytes in `part`."
@@ -157,9 +164,17 @@ def hash_frame_item(item: FrameItem, sha256: str) -> bytes:
     return hashlib.blake2b(canonical_json({**members, "sha256": sha256}), digest_size=16).digest()
 
 
+def hash_frame(item: FrameItem, sha256: str) -> tuple[bytes, bytes | None]:
+    """Return `digest` and `digest_without_id` of a frame."""
+    digest = hash_frame_item(item, sha256)
+    if not isinstance(item.id, str) or not is_id(item.id, "frm"):
+        return digest, None
+    return digest, hash_frame_item(msgspec.structs.replace(item, id=msgspec.UNSET), sha256)
+
+
 def hash_frame_upload(frames: list[CheckedFrame]) -> bytes:
     """Return the digest of an upload's content, the same whether it came as JSON or as multipart."""
-    return hashlib.sha256(b"".join(hash_frame_item(frame.item, frame.sha256) for frame in frames)).digest()
+    return hashlib.sha256(b"".join(frame.digest for frame in frames)).digest()
 
 
 def _convert_frame_items(value: Any) -> list[FrameItem]:
@@ -172,7 +187,10 @@ def _convert_frame_items(value: Any) -> list[FrameItem]:
     items, problems = [], []
     for index, entry in enumerate(value):
         try:
-            items.append(msgspec.convert(entry, FrameItem))
+            item = msgspec.convert(entry, FrameItem)
+            # Media types are the same in capitals.
+            item.content_type = item.content_type.lower()
+            items.append(item)
         except msgspec.ValidationError as error:
             problems.append(make_wire_problem(error, FrameItem, entry, at=f"/frames/{index}"))
     if problems:
@@ -182,7 +200,8 @@ def _convert_frame_items(value: Any) -> list[FrameItem]:
 
 def _validate_frame(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: str) -> CheckedFrame:
     if item.content_type not in limits.IMAGE_TYPES:
-        raise UnsupportedMediaType("frames as " + ", ".join(limits.IMAGE_TYPES))
+        pointer = f"/frames/{index}/content_type"
+        raise UnsupportedMediaType("frames as " + ", ".join(limits.IMAGE_TYPES), pointer)
     data = parts.get(str(item.part))
     if data is None:
         raise ValidationFailed.of(
@@ -200,9 +219,8 @@ def _validate_frame(index: int, item: FrameItem, parts: Mapping[str, bytes], giv
             )
     sha256 = hashlib.sha256(data).hexdigest()
     dom = pack_frame_snapshot(item.dom, index)
-    if not isinstance(item.id, str):
-        return CheckedFrame(item, given_id, data, sha256, width, height, dom, None)
-    return CheckedFrame(item, item.id, data, sha256, width, height, dom, hash_frame_item(item, sha256))
+    frame_id = item.id if isinstance(item.id, str) else given_id
+    return CheckedFrame(item, frame_id, data, sha256, width, height, dom, *hash_frame(item, sha256))
 
 
 def pack_frame_snapshot(dom: object, index: int, *, max_bytes: int = limits.DOM_BYTES) -> bytes | None:

@@ -39,7 +39,7 @@ class FrameBatch:
     caller: Caller
     session_id: str
     frames: list[CheckedFrame]
-    #: Key of the object that holds the batch, and the place of every picture and snapshot in it.
+    #: Key of the object that holds the batch, and the position of every picture and snapshot in it.
     object_key: str
     places: list[tuple[int, int, int | None, int | None]]
     key: IngestBatchKey | None
@@ -92,15 +92,16 @@ class FrameBatch:
 
     def _without_known(self, cursor: IngestCursor, session: tuple[str, str, str]) -> list[int]:
         """Return the indices of the frames that were not sent before."""
-        named = [frame.id for frame in self.frames if frame.digest is not None]
+        named = [frame.id for frame in self.frames if frame.is_named]
         known = _read_stored_frames(cursor, self.session_id, named) if named else {}
         fresh, conflicts = [], []
         for index, frame in enumerate(self.frames):
             if frame.id not in known:
                 fresh.append(index)
-                if frame.digest is not None:
+                if frame.is_named:
                     known[frame.id] = frame.digest
-            elif known[frame.id] != frame.digest:
+            # A frame whose id the service assigned was hashed without one.
+            elif known[frame.id] not in (frame.digest, frame.digest_without_id or frame.digest):
                 text = "This id came before with other content."
                 conflicts.append(Problem("body", f"/frames/{index}/id", "event_conflict", text))
         if conflicts:
@@ -116,7 +117,10 @@ class FrameBatch:
         columns = (frame.id, position, item.t_ms, item.content_type, frame.width, frame.height)
         picture = (_read_frame_value_or_none(item.keyframe), length, frame.sha256, *location)
         dom = (self.object_key if has_dom else None, dom_offset, dom_length)
-        rects = (_encode_frame_json_or_null(item.active_rect), _encode_frame_json_or_null(item.masked_rects))
+        rects = (
+            _encode_optional_frame_json(item.active_rect),
+            _encode_optional_frame_json(item.masked_rects),
+        )
         tail = (_read_frame_value_or_none(item.url), *rects, frame.digest, clock.now_ms())
         return (self.session_id, *columns, *picture, *dom, *tail)
 
@@ -190,7 +194,7 @@ def _read_frame_value_or_none(value: Any) -> Any:
     return None if value is msgspec.UNSET else value
 
 
-def _encode_frame_json_or_null(value: Any) -> str | None:
+def _encode_optional_frame_json(value: Any) -> str | None:
     # The column reads SQL NULL and JSON null alike; one of them is enough.
     return "null" if value is msgspec.UNSET or value is None else orjson.dumps(value).decode()
 
@@ -272,7 +276,7 @@ def _require_storable_upload(
 
 def _were_frames_stored(db: DbSession, row: SessionRow, frames: list[CheckedFrame]) -> bool:
     """Return whether the session holds all of these ids: nothing is stored then, and nothing charged."""
-    ids = {frame.id for frame in frames if frame.digest is not None}
+    ids = {frame.id for frame in frames if frame.is_named}
     if len(ids) < len(frames):
         return False
     known = select(FrameRow.frame_id).where(FrameRow.session_id == row.id, col(FrameRow.frame_id).in_(ids))

@@ -21,7 +21,7 @@ from recorder.recording.stored_events import (
     Entry,
     EventFilter,
     EventRecord,
-    Position,
+    EventSortKey,
     decode_stored_events_between,
 )
 
@@ -61,7 +61,7 @@ class HotEventReader:
     def __init__(
         self,
         session_id: str,
-        after: Position | None = None,
+        after: EventSortKey | None = None,
         *,
         wanted: EventFilter = EVERY_EVENT,
         pause: Callable[[], object] | None = None,
@@ -117,7 +117,7 @@ class HotEventReader:
         self._last_header: tuple[int, int] | None = None
         self._has_all_headers = False
         #: Key of the last event at hand once later ones were dropped.
-        self._bound: Position | None = None
+        self._bound: EventSortKey | None = None
         self._is_untouched = True
 
     def _read_next(self, db: DbSession) -> EventRecord | None:

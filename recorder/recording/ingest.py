@@ -27,7 +27,7 @@ from recorder.recording.metering import CapturedTimeCharges, Statements, UsageMo
 from recorder.setting_parsers import SessionSize
 from recorder.storage.database import Database
 
-Row = tuple[Any, ...]
+IngestedRow = tuple[Any, ...]
 
 
 class IngestCursor(Statements, Protocol):
@@ -66,12 +66,12 @@ class DriverCursor:
         with suppress(Exception):
             self._cursor.execute("ROLLBACK")
 
-    def all(self, statement: str, values: Sequence[Any]) -> list[Row]:
+    def all(self, statement: str, values: Sequence[Any]) -> list[IngestedRow]:
         self._cursor.execute(self._adapt_statement(statement), values)
-        rows: list[Row] = self._cursor.fetchall()
+        rows: list[IngestedRow] = self._cursor.fetchall()
         return rows
 
-    def many(self, statement: str, rows: Sequence[Row]) -> None:
+    def many(self, statement: str, rows: Sequence[IngestedRow]) -> None:
         self._cursor.executemany(self._adapt_statement(statement), rows)
 
     def insert(self, row: SQLModel) -> None:

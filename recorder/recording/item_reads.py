@@ -20,7 +20,7 @@ from recorder.models.session import FramesSummary, SessionDetail, SessionRow, Ta
 from recorder.recording.frame_validation import unpack_frame_snapshot
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import read_session_metadata, session_to_wire
-from recorder.recording.stored_events import Position, decode_event_heads, decompress_stored_events
+from recorder.recording.stored_events import EventSortKey, decode_event_heads, decompress_stored_events
 from recorder.recording.tags import list_tags
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
@@ -105,8 +105,8 @@ _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe"
 
 
 def list_frames(
-    db: DbSession, lake: Lake, row: SessionRow, *, after: Position | None, limit: int
-) -> FetchedPage[Frame, Position]:
+    db: DbSession, lake: Lake, row: SessionRow, *, after: EventSortKey | None, limit: int
+) -> FetchedPage[Frame, EventSortKey]:
     """Return a page of the frames of a session by `(t_ms, id)`, those after a position.
 
     No more rows are read than the page has, and one more.
@@ -222,7 +222,7 @@ def read_sealed_frames(
     lake: Lake,
     row: SessionRow,
     *,
-    after: Position | None = None,
+    after: EventSortKey | None = None,
     limit: int | None = None,
     columns: Sequence[str] = _FRAME_COLUMNS,
 ) -> Generator[pa.RecordBatch, None, None]:

@@ -71,10 +71,9 @@ def rederive_outcome(
         row.event_mark = (
             None if event_mark is None else {**event_mark.as_json(), "outcome": event_mark.outcome}
         )
-    marks = _detect_tag_marks(db, row.id, read_outcome_detection_rules(db, row))
-    if row.event_mark is not None:
-        marks.append(OutcomeMark(**row.event_mark))
-    mark = last_outcome_mark(marks)
+    tag_mark = _find_last_tag_mark(db, row.id, read_outcome_detection_rules(db, row))
+    stored_mark = None if row.event_mark is None else OutcomeMark(**row.event_mark)
+    mark = last_outcome_mark(each for each in (tag_mark, stored_mark) if each is not None)
     row.outcome = outcome_of_mark(mark)
     db.add(row)
     if mark is None or mark.outcome != "error" or row.has_error_event:
@@ -89,16 +88,24 @@ def read_outcome_detection_rules(db: DbSession, row: SessionRow) -> OutcomeRules
     return OutcomeRules.of(workflow.outcome_rules if workflow else None)
 
 
-def _detect_tag_marks(db: DbSession, session_id: str, rules: OutcomeRules) -> list[OutcomeMark]:
-    tags = db.exec(select(TagRow).where(col(TagRow.session_id) == session_id))
-    outcomes = ((tag, rules.of_tag(tag.name)) for tag in tags)
-    return [OutcomeMark(tag.t_ms, tag.id, outcome, "tag", tag.name) for tag, outcome in outcomes if outcome]
+def _find_last_tag_mark(db: DbSession, session_id: str, rules: OutcomeRules) -> OutcomeMark | None:
+    """Return the last tag of a session that marks an outcome, by one row of an index that holds the names."""
+    tag = TagRow
+    marking = (tag.session_id == session_id, col(tag.name).in_(sorted(rules.tag_names)))
+    statement = select(tag.t_ms, tag.id, tag.name).where(*marking)
+    last = db.exec(statement.order_by(col(tag.t_ms).desc(), col(tag.id).desc()).limit(1)).first()
+    if last is None:
+        return None
+    t_ms, tag_id, name = last
+    outcome = rules.of_tag(name)
+    assert outcome is not None
+    return OutcomeMark(t_ms, tag_id, outcome, "tag", name)
 
 
 def _detect_event_marks(
     db: DbSession, session_id: str, rules: OutcomeRules, after_position: int
 ) -> Iterator[tuple[int, list[OutcomeMark]]]:
-    """Yield the place and the marks of each batch; only those whose bytes name such a type are decoded."""
+    """Yield the position and the marks of each batch; only those whose bytes name such a type are decoded."""
     names = [f'"{type}"'.encode() for type in rules.event_types]
     batch = EventBatchRow
     statement = select(batch.first_position, batch.first_id, batch.payload).where(

@@ -30,6 +30,11 @@ class OutcomeRules:
         return _classify_outcome_name(type, error=self.error_events, success=self.success_events)
 
     @property
+    def tag_names(self) -> frozenset[str]:
+        """All tag names that mark an outcome."""
+        return self.error_tags | self.success_tags
+
+    @property
     def event_types(self) -> frozenset[str]:
         """All event types that mark an outcome."""
         return self.error_events | self.success_events

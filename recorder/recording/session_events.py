@@ -20,7 +20,7 @@ from recorder.recording.stored_events import (
     EVERY_EVENT,
     EventFilter,
     EventRecord,
-    Position,
+    EventSortKey,
     read_stored_events,
 )
 from recorder.storage.database import Database
@@ -61,7 +61,7 @@ class SessionEventPortions:
         tenant: Tenant,
         session_id: str,
         *,
-        after: Position | None = None,
+        after: EventSortKey | None = None,
         wanted: EventFilter = EVERY_EVENT,
         pause: Callable[[], object] | None = None,
     ) -> None:
@@ -189,16 +189,16 @@ def read_session_events_page(
     lake: Lake,
     row: SessionRow,
     *,
-    after: Position | None,
+    after: EventSortKey | None,
     limit: int,
     wanted: EventFilter = EVERY_EVENT,
-) -> FetchedPage[EventRecord, Position]:
+) -> FetchedPage[EventRecord, EventSortKey]:
     """Return a page of a session's events by `(t_ms, id)`, those after a position.
 
     A page may have fewer than `limit` events before the end. It ends where its bytes reach their limit; and
     where types are wanted, after a bounded search, and its position is then the last one that was searched.
     """
-    searched_to: Position | None = None
+    searched_to: EventSortKey | None = None
 
     def read_records(count: int) -> list[EventRecord]:
         nonlocal searched_to
@@ -222,8 +222,8 @@ def read_session_events_page(
 
 
 def _read_sealed_events_page(
-    lake: Lake, row: SessionRow, *, after: Position | None, limit: int, wanted: EventFilter
-) -> tuple[list[EventRecord], Position | None]:
+    lake: Lake, row: SessionRow, *, after: EventSortKey | None, limit: int, wanted: EventFilter
+) -> tuple[list[EventRecord], EventSortKey | None]:
     records: list[EventRecord] = []
     searched = size = 0
     with closing(read_sealed_events(lake, row, after=after, limit=limit, wanted=wanted)) as batches:
@@ -245,7 +245,7 @@ def read_sealed_events(
     lake: Lake,
     row: SessionRow,
     *,
-    after: Position | None,
+    after: EventSortKey | None,
     limit: int | None = None,
     wanted: EventFilter = EVERY_EVENT,
 ) -> Generator[pa.RecordBatch, None, None]:

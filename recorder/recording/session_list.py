@@ -9,12 +9,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.ids import first_id_at
-from recorder.memory.queries.sessions_of_path import select_path
+from recorder.memory.queries.path_selection import select_path
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.session import Session, SessionMetadataRow, SessionRow, TagRow
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import session_to_wire
 from recorder.storage.conditions import in_tenant
+from recorder.storage.limited_reads import check_read_time, without_time_limit
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
@@ -65,15 +66,17 @@ def list_sessions(
 
     Raises:
         NotFound: if the filter names a path that is not there.
+        ReadTooLong: if the transaction has a limited time, which is over.
     """
     statement = _select_listed_sessions(tenant, filters, before_id=before_id)
     statements: Iterable[Any] = [statement]
     if filters.has_path:
-        id_lists = _list_session_ids_on_path(db, tenant, filters, before_id=before_id)
+        id_lists = _iterate_session_ids_on_path(db, tenant, filters, before_id=before_id)
         statements = (statement.where(col(SessionRow.id).in_(ids)) for ids in id_lists)
 
     def read_rows(count: int) -> Iterator[Any]:
         for part in statements:
+            check_read_time(db)
             for row in stream_rows(db, part.limit(count)):
                 yield row
                 count -= 1
@@ -85,21 +88,22 @@ def list_sessions(
     )
 
 
-def _list_session_ids_on_path(
+def _iterate_session_ids_on_path(
     db: DbSession, tenant: Tenant, filters: SessionFilter, *, before_id: str | None
-) -> list[list[str]]:
+) -> Iterator[list[str]]:
     """Return the ids of the sessions on a path from the memory graph, newest first, in parts."""
-    selection = select_path(db, tenant=tenant, path=filters.path, subpath=filters.subpath)
+    with without_time_limit(db):
+        selection = select_path(db, tenant=tenant, path=filters.path, subpath=filters.subpath)
     if selection is None or (filters.workflow and selection.workflow not in filters.workflow):
-        return []
-    ids = selection.session_ids(
+        return iter(())
+    return selection.iterate_session_ids(
         since=filters.since,
         until=filters.until,
         outcome=filters.outcome,
         actor_kind=filters.actor_kind,
         below=before_id,
+        at_once=_IDS_AT_ONCE,
     )
-    return [ids[max(end - _IDS_AT_ONCE, 0) : end] for end in range(len(ids), 0, -_IDS_AT_ONCE)]
 
 
 def _select_listed_sessions(tenant: Tenant, filters: SessionFilter, *, before_id: str | None) -> Any:

@@ -1,4 +1,4 @@
-"""Sessions: created, started, found, deleted; see `stops` for their end. Spec §3.1, §4.1; contract §2."""
+"""Sessions: created, started, found, deleted; `session_stops` ends them. Spec §3.1, §4.1; contract §2."""
 
 from collections import Counter
 from collections.abc import Collection
@@ -11,6 +11,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock, limits
+from recorder.access.idempotency_keys import delete_batch_stop_answers
 from recorder.access.quota import require_quota_minutes
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
@@ -35,9 +36,9 @@ from recorder.models.session import (
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.recording.item_masking import mask_session
+from recorder.recording.new_workflows import count_session_in_workflow
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import note_change
-from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_outbox_event
 
@@ -67,6 +68,7 @@ def create_session(
         InvalidTime: if `started_at` is in the future.
         ValidationFailed: if `started_at` comes without `start`.
         QuotaExceeded: if no captured minutes are left.
+        LimitReached: if its workflow would be one more than a workspace may have.
     """
     check_new_session(body)
     if origin is None:
@@ -88,7 +90,7 @@ def create_session(
     )
     db.add(row)
     db.add(SessionMetadataRow(session_id=session_id, metadata_=body.metadata))
-    _count_session_in_workflow(db, row)
+    count_session_in_workflow(db, row)
     change_session_status(db, row, "created", created_at)
     emit_session_event(db, row, "session.created", metadata=body.metadata)
     if body.start:
@@ -165,6 +167,7 @@ def hide_sessions_keep_statistics(db: DbSession, session_ids: Collection[str], *
     db.connection().execute(update(session).where(*is_visible).values(values))
     for session_id, *_ in visible:
         note_change(db, session, session_id)
+    delete_batch_stop_answers(db, {Tenant(workspace_id, mode) for _, workspace_id, mode, _ in visible})
     workflows = Counter((workspace_id, mode, workflow) for _, workspace_id, mode, workflow in visible)
     # Sorted, since each of their rows is locked.
     for (workspace_id, mode, workflow), count in sorted(workflows.items()):
@@ -290,23 +293,6 @@ def check_new_session(body: SessionCreate) -> None:
         )
     if body.started_at > clock.now():
         raise InvalidTime("/started_at", "started_at must not be in the future.", where="body")
-
-
-def _count_session_in_workflow(db: DbSession, row: SessionRow) -> None:
-    """Count the session in its workflow, making the workflow where it is the first."""
-    fresh = {
-        "workspace_id": row.workspace_id,
-        "mode": row.mode,
-        "workflow": row.workflow,
-        "memory_graph": True,
-        "tags": [],
-        "session_count": 1,
-        "last_session_at": row.created_at,
-        "created_at": row.created_at,
-        "updated_at": row.created_at,
-    }
-    counted = {"session_count": col(WorkflowRow.session_count) + 1, "last_session_at": row.created_at}
-    insert_or_update(db, WorkflowRow, fresh, update=counted)
 
 
 def _start_session(db: DbSession, row: SessionRow, at: datetime, *, metadata: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from recorder.ids import decode_ulid, encode_ulid
 from recorder.models.event import EventBatchBody, EventBatchRow
 
 #: `(t_ms, id)` of an event; with an empty id it stands before every event of that time.
-Position = tuple[int, str]
+EventSortKey = tuple[int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +34,14 @@ class EventFilter:
     from_t_ms: int | None = None
     to_t_ms: int | None = None
 
-    def start(self, after: Position | None) -> Position | None:
+    def start(self, after: EventSortKey | None) -> EventSortKey | None:
         """Return the position that all wanted events after `after` follow; None if that is every event."""
         if self.from_t_ms is None:
             return after
         begin = (self.from_t_ms, "")
         return begin if after is None else max(after, begin)
 
-    def end(self, bound: Position | None = None) -> Position | None:
+    def end(self, bound: EventSortKey | None = None) -> EventSortKey | None:
         """Return the earlier of `bound` and the end of the range; None where there is neither."""
         if self.to_t_ms is None:
             return bound
@@ -119,11 +119,11 @@ def read_stored_events(
     db: DbSession,
     session_id: str,
     *,
-    after: Position | None = None,
+    after: EventSortKey | None = None,
     limit: int | None = None,
     max_bytes: int | None = None,
     wanted: EventFilter = EVERY_EVENT,
-) -> tuple[list[EventRecord], Position | None]:
+) -> tuple[list[EventRecord], EventSortKey | None]:
     """Return the events of a session that are in SQL by `(t_ms, id)` after a position.
 
     Args:
@@ -151,8 +151,8 @@ def read_stored_events(
 
 
 def _merge_stored_event_batches(
-    db: DbSession, session_id: str, after: Position | None, limit: int | None, wanted: EventFilter
-) -> Generator[EventRecord | Position, None, None]:
+    db: DbSession, session_id: str, after: EventSortKey | None, limit: int | None, wanted: EventFilter
+) -> Generator[EventRecord | EventSortKey, None, None]:
     """Decode batches by their first time; an event is given once no batch left can hold an earlier one."""
     waiting: list[Entry] = []
     searched, most = 0, SEARCHED_BATCHES if wanted.types else None
@@ -185,7 +185,7 @@ def _pop_stored_events_before(waiting: list[Entry], t_ms: int) -> Iterator[Event
 
 
 def _read_stored_batch_headers(
-    db: DbSession, session_id: str, after: Position | None, wanted: EventFilter
+    db: DbSession, session_id: str, after: EventSortKey | None, wanted: EventFilter
 ) -> Iterator[list[_Header]]:
     """Yield the headers of the batches within the range that do not end before `after`, by first time."""
     statement = (
@@ -218,8 +218,8 @@ def decode_stored_events_between(
     payload: bytes,
     first_id: str,
     first_position: int,
-    after: Position | None,
-    last: Position | None,
+    after: EventSortKey | None,
+    last: EventSortKey | None,
     types: frozenset[str] = frozenset(),
 ) -> Iterator[Entry]:
     """Yield the events of a batch after `after` and up to `last`; the others are not built.

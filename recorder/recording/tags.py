@@ -5,7 +5,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock, limits
-from recorder.errors import InvalidState, ValidationFailed
+from recorder.errors import InvalidState, LimitReached, ValidationFailed
 from recorder.ids import is_client_id, new_timed_id
 from recorder.masking.masker import Changes
 from recorder.memory.storage import graph_store as graph
@@ -14,7 +14,7 @@ from recorder.recording.item_masking import mask_tag
 from recorder.recording.outcome_detection import rederive_outcome
 from recorder.recording.sessions import emit_session_event, find_session
 from recorder.storage.database import note_change
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
+from recorder.storage.list_pages import FetchedPage, fetch_statement_page
 from recorder.tenant import Tenant
 
 
@@ -40,6 +40,7 @@ def add_tag(
     Raises:
         NotFound: if there is no such session.
         InvalidState: if it never started.
+        LimitReached: if it has the largest number of tags.
         ValidationFailed: if name, data or a reference is not acceptable.
     """
     check_tag(body)
@@ -48,9 +49,12 @@ def add_tag(
         raise InvalidState(row.status, needed="session must have started to be tagged")
     if isinstance(anchor, ValidationFailed):
         raise anchor
+    if row.tag_count >= limits.TAGS_PER_SESSION:
+        raise LimitReached("tags", limits.TAGS_PER_SESSION, "tag another session", owner="session")
     body = mask_tag(changed, body) if changed else body
     tag_id, created_at = new_timed_id("tag")
     row.last_position += 1
+    row.tag_count += 1
     tag = TagRow(
         **body.model_dump(exclude={"t_ms"}),
         id=tag_id,
@@ -81,11 +85,7 @@ def list_tags(
         t_ms, tag_id = after
         later = (col(TagRow.t_ms) > t_ms) | ((col(TagRow.t_ms) == t_ms) & (col(TagRow.id) > tag_id))
         statement = statement.where(later)
-    page = fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)),
-        limit=limit,
-        position_of=lambda row: (row.t_ms, row.id),
-    )
+    page = fetch_statement_page(db, statement, limit=limit, position_of=lambda row: (row.t_ms, row.id))
     return page.convert(tag_to_wire)
 
 

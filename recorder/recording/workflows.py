@@ -18,8 +18,8 @@ from recorder.audit.log import (
     describe_audited_masking,
     record_audit_entry,
 )
-from recorder.errors import NotFound, Problem, ValidationFailed
-from recorder.masking.policies import store_masking_replacements
+from recorder.errors import NotFound, Problem, UnknownWorkflow, ValidationFailed
+from recorder.masking.policies import note_workflow_policy_change, store_masking_replacements
 from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import (
@@ -31,11 +31,11 @@ from recorder.models.workflow import (
     WorkflowUpdate,
 )
 from recorder.models.workspace import Masking
+from recorder.recording.new_workflows import make_workflow_if_missing
 from recorder.recording.outcomes import OutcomeRules
 from recorder.recording.sessions import find_session
 from recorder.storage.conditions import in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
-from recorder.storage.upsert import insert_if_missing
+from recorder.storage.list_pages import FetchedPage, fetch_statement_page
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -75,12 +75,12 @@ def get_workflow(db: DbSession, tenant: Tenant, workflow: str) -> Workflow:
     """Return one workflow.
 
     Raises:
-        NotFound: if nothing was recorded or set under this name, or the name is malformed.
+        UnknownWorkflow: if nothing was recorded or set under this name, or the name is malformed.
     """
     _require_workflow_slug(workflow)
     row = db.get(WorkflowRow, (tenant.workspace_id, tenant.mode, workflow))
     if row is None:
-        raise NotFound("workflow")
+        raise UnknownWorkflow
     return _describe_workflows(db, [row])[0]
 
 
@@ -101,8 +101,9 @@ def list_workflows(
         moment, last = clock.from_ms(before[0]), before[1]
         statement = statement.where(or_(created_at < moment, and_(created_at == moment, name < last)))
     statement = statement.order_by(created_at.desc(), name.desc())
-    page = fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)),
+    page = fetch_statement_page(
+        db,
+        statement,
         limit=limit,
         position_of=lambda row: (clock.to_ms(row.created_at), row.workflow),
     )
@@ -115,11 +116,12 @@ def update_workflow(
     """Change settings of a workflow, making it where it is not there yet; what was not sent stays.
 
     Raises:
-        NotFound: if the name is none.
+        UnknownWorkflow: if the name is none.
+        LimitReached: if it is missing and the workspace has as many workflows as it may.
         ValidationFailed: if a name would mark success and error alike.
     """
     _require_workflow_slug(workflow)
-    is_new = _make_workflow_if_missing(db, tenant, workflow)
+    is_new = make_workflow_if_missing(db, tenant, workflow)
     statement = select(WorkflowRow).filter_by(
         workspace_id=tenant.workspace_id, mode=tenant.mode, workflow=workflow
     )
@@ -144,8 +146,10 @@ def _apply_workflow_update(db: DbSession, row: WorkflowRow, body: WorkflowUpdate
     if "tags" in sent:
         row.tags = body.tags
     if "masking" in sent:
-        row.masking = body.masking.merged_into(row.masking)
+        policy = body.masking.merged_into(row.masking)
+        row.masking = policy if any(policy.values()) else None
         store_masking_replacements(db, row.workspace_id, row.masking)
+        note_workflow_policy_change(db, row.workspace_id)
     if "memory_graph" in sent:
         set_memory_graph(db, GraphScope(row.tenant, row.workflow), body.memory_graph)
         row.memory_graph = body.memory_graph
@@ -213,23 +217,7 @@ def _read_workflow_outcome_rules(row: WorkflowRow) -> OutcomeNames:
     return OutcomeNames.model_validate({name: sorted(names) for name, names in rules.items()})
 
 
-def _make_workflow_if_missing(db: DbSession, tenant: Tenant, workflow: str) -> bool:
-    """Create a workflow without sessions; return whether it was missing."""
-    now = clock.now()
-    fresh = {
-        "workspace_id": tenant.workspace_id,
-        "mode": tenant.mode,
-        "workflow": workflow,
-        "memory_graph": True,
-        "tags": [],
-        "session_count": 0,
-        "created_at": now,
-        "updated_at": now,
-    }
-    return insert_if_missing(db, WorkflowRow, fresh)
-
-
 def _require_workflow_slug(workflow: str) -> None:
     """Refuse what cannot be the name of a workflow: like any malformed id, it is not there."""
     if not re.fullmatch(limits.WORKFLOW_PATTERN, workflow):
-        raise NotFound("workflow")
+        raise UnknownWorkflow

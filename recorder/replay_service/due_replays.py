@@ -8,14 +8,14 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.models.replay import ReplayRow
 from recorder.replay_service.recovery_search.recovery_work import list_due_recoveries
-from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
-from recorder.replay_service.scheduling.open_tenants import (
+from recorder.replay_service.requests.replay_and_recovery_rows import make_undeleted_session_conditions
+from recorder.replay_service.scheduling.waiting_rows_by_tenant import (
     DRY_REPLAYS_TO_RUN,
     LATE_DRY_REPLAYS,
-    OpenRows,
-    list_open_rows_by_tenant,
+    list_waiting_rows_by_tenant,
 )
 from recorder.storage.leases import is_lease_held
+from recorder.storage.waiting_rows import WaitingRows
 from recorder.tenant import Tenant
 
 #: Lease of the run that replays.
@@ -44,14 +44,14 @@ def list_due_replays(
         without: ids of replays to leave out.
         full: workspaces and modes to leave out.
     """
-    due = [col(ReplayRow.id).not_in(without), *make_undeleted_replay_conditions(ReplayRow)]
-    return list_open_rows_by_tenant(db, DRY_REPLAYS_TO_RUN, due, limit=limit, full=full)
+    due = [col(ReplayRow.id).not_in(without), *make_undeleted_session_conditions(ReplayRow)]
+    return list_waiting_rows_by_tenant(db, DRY_REPLAYS_TO_RUN, due, limit=limit, full=full)
 
 
 def list_late_replays(db: DbSession, *, limit: int) -> list[ReplayRow]:
     """Return replays whose time for a decision is over, of each active workspace some."""
-    return list_open_rows_by_tenant(
-        db, LATE_DRY_REPLAYS, make_undeleted_replay_conditions(ReplayRow), limit=limit
+    return list_waiting_rows_by_tenant(
+        db, LATE_DRY_REPLAYS, make_undeleted_session_conditions(ReplayRow), limit=limit
     )
 
 
@@ -65,11 +65,11 @@ def lock_late_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRo
     return _lock_rows(db, rows, LATE_DRY_REPLAYS)
 
 
-def _lock_rows(db: DbSession, rows: Sequence[ReplayRow], kind: OpenRows[ReplayRow]) -> list[ReplayRow]:
+def _lock_rows(db: DbSession, rows: Sequence[ReplayRow], kind: WaitingRows[ReplayRow]) -> list[ReplayRow]:
     """Lock and return those of some replays that still are of a kind, in their order."""
     ids = [row.id for row in rows]
     statement = select(ReplayRow).where(
-        col(ReplayRow.id).in_(ids), kind.make_conditions(), *make_undeleted_replay_conditions(ReplayRow)
+        col(ReplayRow.id).in_(ids), kind.make_conditions(), *make_undeleted_session_conditions(ReplayRow)
     )
     locked = {row.id: row for row in db.exec(statement.order_by(col(ReplayRow.id)).with_for_update())}
     return [locked[row_id] for row_id in ids if row_id in locked]

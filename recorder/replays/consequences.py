@@ -5,13 +5,14 @@ from bisect import bisect_left
 from collections.abc import Collection
 from typing import Any
 
-from recorder.replays.recorded_session import EventItem, RecordedSession
+from recorder.replays.recorded_session import RecordedEvent, RecordedSession
 
 #: A tag of this name marks the event that it anchors.
 CONSEQUENTIAL_TAG = "consequential"
 _ACTING_TYPES = frozenset(("click", "dblclick", "press", "tool_call", "drag", "upload", "dialog"))
 _SUBMITTING_KEYS = frozenset(("Enter", "NumpadEnter"))
-_CHANGING_METHODS = frozenset(("POST", "PUT", "PATCH", "DELETE"))
+#: Methods of requests that change something on the server.
+CHANGING_METHODS = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 _SINGLE_LINE_ROLES = frozenset(("textbox", "spinbutton", "combobox", "button"))
 _WORDS = re.compile(
     r"\b(?:accept|approv|authori[sz]|buy|charg|check ?out|commit|confirm|creat|delet|deploy|discard|donat"
@@ -24,7 +25,7 @@ _WORD_BREAKS = re.compile(r"[_\-.]+|(?<=[a-z])(?=[A-Z])")
 _NO_MEMBERS: dict[str, Any] = {}
 
 
-def is_consequential(event: EventItem, tags: Collection[str] = ()) -> bool:
+def is_consequential(event: RecordedEvent, tags: Collection[str] = ()) -> bool:
     """Return whether an event may change something outside the page that repeating would change again.
 
     It submits a form, a request that changes something was recorded with it, its target or tool is named like
@@ -64,9 +65,9 @@ def list_consequential(recording: RecordedSession) -> frozenset[str]:
     )
 
 
-def _has_consequential_request(event: EventItem) -> bool:
+def _has_consequential_request(event: RecordedEvent) -> bool:
     for signal in event.get("signals") or ():
         method = signal.get("method")
-        if isinstance(method, str) and method.upper() in _CHANGING_METHODS:
+        if isinstance(method, str) and method.upper() in CHANGING_METHODS:
             return True
     return False

@@ -39,7 +39,7 @@ ReadSnapshot = Callable[[str], Mapping[str, Any] | None]
 
 
 class DomElement:
-    """An element: place in the tree, attributes, and its own text."""
+    """An element: position in the tree, attributes, and its own text."""
 
     __slots__ = (
         "attrs", "children", "depth", "end", "index", "name", "own_text", "parent", "place", "role", "scope",

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.consequences import list_consequential
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages
 from recorder.replays.recorded_session import (
     InvalidRecording,
@@ -15,16 +14,18 @@ from recorder.replays.recorded_session import (
     list_recorded_steps,
 )
 from recorder.replays.replay_comparisons import ComparedGraph, GraphComparison, SessionComparison
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import EventPosition
 from recorder.replays.replay_results import (
     Decision,
     Divergence,
     DryResult,
     DryStatus,
-    Mode,
     ReplayError,
+    ReplayKind,
     ReplaySummary,
     StepResult,
+    summarize_steps,
 )
 from recorder.replays.step_checks import StepCheck, check_first_step, check_step
 from recorder.replays.target_resolution import resolve_target
@@ -40,7 +41,7 @@ _SCORED_STEPS = 1_000
 
 @dataclass(frozen=True)
 class ReplayStart:
-    """A place in another session, before an event, from which a replay goes on."""
+    """A position in another session, before an event, from which a replay goes on."""
 
     recording: RecordedSession
     position: EventPosition
@@ -49,7 +50,7 @@ class ReplayStart:
 def replay_dry(
     recording: RecordedSession,
     *,
-    mode: Mode,
+    mode: ReplayKind,
     anchor: EventPosition | None,
     until: EventPosition | None,
     policy: ReplayPolicy,
@@ -82,7 +83,7 @@ def replay_dry(
         if len(chosen) > MOST_STEPS:
             text = f"A replay has at most {MOST_STEPS:,} steps; choose fewer with anchor and until."
             raise InvalidRecording(text)
-        run = _DryRun(recording, chosen, mode, policy, against, start, decisions or {}, budget)
+        run = _DryReplaySteps(recording, chosen, mode, policy, against, start, decisions or {}, budget)
         result = run.run(is_partial=anchor is not None)
     except (InvalidRecording, BudgetSpent) as error:
         message = str(error) or "The selectors of the recording match too many elements to be resolved."
@@ -132,10 +133,10 @@ def compute_replayability(
 
 
 @dataclass
-class _DryRun:
+class _DryReplaySteps:
     recording: RecordedSession
     steps: Sequence[RecordedStep]
-    mode: Mode
+    mode: ReplayKind
     policy: ReplayPolicy
     against: RecordedSession | ComparedGraph | None
     start: ReplayStart | None
@@ -219,16 +220,7 @@ class _DryRun:
         error: ReplayError | None = None,
         awaiting: int | None = None,
     ) -> DryResult:
-        outcomes = [result.outcome for result in self.results]
-        known = [result.similarity for result in self.results if result.similarity is not None]
-        summary = ReplaySummary(
-            matched=outcomes.count("matched"),
-            relabelled=outcomes.count("relabelled"),
-            healed=outcomes.count("healed"),
-            skipped=outcomes.count("skipped"),
-            min_similarity=min(known, default=None),
-            evidence="dom" if self.has_page else "graph",
-        )
+        summary = summarize_steps(self.results, evidence="dom" if self.has_page else "graph")
         return DryResult(status, tuple(self.results), self.first_divergence, summary, error, awaiting)
 
 

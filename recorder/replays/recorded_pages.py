@@ -7,7 +7,7 @@ from cachetools import LRUCache
 
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement, read_dom_document
-from recorder.replays.recorded_session import EventItem, RecordedFrame, RecordedSession
+from recorder.replays.recorded_session import RecordedEvent, RecordedFrame, RecordedSession
 
 #: Neighbouring steps share a page; a whole session is never kept.
 _KEPT_PAGES = 2
@@ -84,7 +84,7 @@ class RecordedPages:
         return None if frame is None else frame.read_dom()
 
 
-def find_page_obstacle(element: DomElement, event: EventItem) -> str | None:
+def find_page_obstacle(element: DomElement, event: RecordedEvent) -> str | None:
     """Return why an element cannot take an event: it is disabled or lacks the option; None if it can."""
     node: DomElement | None = element
     while node is not None:

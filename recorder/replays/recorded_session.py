@@ -8,7 +8,7 @@ from typing import Any
 from recorder.event_types import is_action
 from recorder.memory.steps.screens import bind_screen_frames_to_events
 
-EventItem = Mapping[str, Any]
+RecordedEvent = Mapping[str, Any]
 #: Types that a page causes by itself too, and the signal with which the causing action announces them.
 _EFFECTS = {
     "navigate": "navigation",
@@ -48,7 +48,7 @@ class RecordedSession:
     """A sealed session: events ascending by `(t_ms, id)`, frames by `(t_ms, frame_id)`."""
 
     session_id: str
-    events: Sequence[EventItem]
+    events: Sequence[RecordedEvent]
     frames: Sequence[RecordedFrame]
     tags: Sequence[RecordedTag]
 
@@ -59,7 +59,7 @@ class RecordedStep:
 
     #: Counts from 1 over the whole session, whatever part of it is replayed.
     step: int
-    event: EventItem
+    event: RecordedEvent
     before: int | None
     after: int | None
 
@@ -106,8 +106,8 @@ def find_recorded_frame_after(
     return None
 
 
-def _select_recorded_actions(events: Sequence[EventItem]) -> list[EventItem]:
-    chosen: list[EventItem] = []
+def _select_recorded_actions(events: Sequence[RecordedEvent]) -> list[RecordedEvent]:
+    chosen: list[RecordedEvent] = []
     announced: list[str] = []
     for event in events:
         if not is_action(event["type"]):
@@ -121,7 +121,7 @@ def _select_recorded_actions(events: Sequence[EventItem]) -> list[EventItem]:
     return chosen
 
 
-def find_recorded_input_name(event: EventItem) -> str | None:
+def find_recorded_input_name(event: RecordedEvent) -> str | None:
     """Return the name of the input that a live replay needs for an event; None if it needs none.
 
     It needs one for a masked value, and for the contents of a file that is uploaded.
@@ -132,7 +132,7 @@ def find_recorded_input_name(event: EventItem) -> str | None:
     return str(given.get("secret_ref") or event["id"])
 
 
-def list_recorded_failed_actions(events: Sequence[EventItem]) -> frozenset[str]:
+def list_recorded_failed_actions(events: Sequence[RecordedEvent]) -> frozenset[str]:
     """Return the ids of the actions that an error followed before the next action."""
     failed: set[str] = set()
     action: str | None = None
@@ -144,7 +144,7 @@ def list_recorded_failed_actions(events: Sequence[EventItem]) -> frozenset[str]:
     return frozenset(failed)
 
 
-def list_recorded_page_urls(events: Sequence[EventItem]) -> dict[str, str]:
+def list_recorded_page_urls(events: Sequence[RecordedEvent]) -> dict[str, str]:
     """Return the address of the page on which each event happened: its own, or the last one before it."""
     urls: dict[str, str] = {}
     last = ""

@@ -5,11 +5,17 @@ from dataclasses import dataclass
 
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement
-from recorder.replays.policy import ReplayPolicy
+from recorder.replays.page_states import compare_page_states
 from recorder.replays.recorded_pages import RecordedPages
-from recorder.replays.recorded_session import EventItem, RecordedFrame, RecordedSession, list_recorded_steps
+from recorder.replays.recorded_session import (
+    RecordedEvent,
+    RecordedFrame,
+    RecordedSession,
+    list_recorded_steps,
+)
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import EventPosition
-from recorder.replays.states import compare_page_states
+from recorder.replays.replay_results import DivergenceSide
 from recorder.replays.target_resolution import resolve_target
 
 #: Types that change no page: one session may have them where another has not.
@@ -24,6 +30,7 @@ class ComparedGraph:
     node_of: Mapping[str, str]
     #: Share of the sessions that leave a node by each edge.
     edge_share: Mapping[tuple[str, str], float]
+    #: Node id → label without texts of sessions.
     labels: Mapping[str, str]
 
 
@@ -39,8 +46,8 @@ class GraphComparison:
             if share > self._likeliest.get(source, (0.0, ""))[0]:
                 self._likeliest[source] = (share, goal)
 
-    def find_unseen(self, event: EventItem) -> tuple[str | None, str | None] | None:
-        """Return the expected and the observed node's label, if sessions do not go this way; else None."""
+    def find_unseen(self, event: RecordedEvent) -> tuple[DivergenceSide, DivergenceSide] | None:
+        """Return the expected and the observed node, if sessions do not go this way; else None."""
         goal = self._evidence.node_of.get(event["id"])
         source = self._at
         if goal is None or source is None:
@@ -50,12 +57,15 @@ class GraphComparison:
         if self._evidence.edge_share.get((source, goal), 0.0) >= self._min_support:
             return None
         expected = self._likeliest.get(source)
-        labels = self._evidence.labels
-        return (labels.get(expected[1]) if expected else None), labels.get(goal)
+        return self._describe_node(expected and expected[1]), self._describe_node(goal)
 
-    def move(self, event: EventItem) -> None:
+    def move(self, event: RecordedEvent) -> None:
         """Move to the node of an event, if it has one."""
         self._at = self._evidence.node_of.get(event["id"], self._at)
+
+    def _describe_node(self, node_id: str | None) -> DivergenceSide:
+        name = None if node_id is None else self._evidence.labels.get(node_id)
+        return DivergenceSide(name=name, node_id=node_id)
 
 
 class SessionComparison:
@@ -94,11 +104,11 @@ class SessionComparison:
         """Return the present page; as `RecordedPages.read_page`."""
         return self.pages.read_page(self._get_place())
 
-    def get_next_event(self) -> EventItem | None:
+    def get_next_event(self) -> RecordedEvent | None:
         """Return what the other session did next; None at its end."""
         return self._steps[self._next].event if self._next < len(self._steps) else None
 
-    def goes_along(self, event: EventItem, element: DomElement | None) -> bool:
+    def goes_along(self, event: RecordedEvent, element: DomElement | None) -> bool:
         """Return whether the other session did the same next: the type, on the same element.
 
         Args:

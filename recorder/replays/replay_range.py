@@ -22,14 +22,14 @@ class AnchorUnknown(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ReplayAnchor:
-    """A place in a session: name of a tag, id of a frame or id of an event."""
+    """A position in a session: name of a tag, id of a frame or id of an event."""
 
     kind: AnchorKind
     name: str
 
 
 class EventPosition(NamedTuple):
-    """Place of an event in the order of its session."""
+    """Position of an event in the order of its session."""
 
     t_ms: int
     event_id: str

@@ -1,10 +1,11 @@
 """Results of a replay: steps, divergence and summary, the same for both sandboxes. Spec §4.6."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-Mode = Literal["full", "partial", "guided"]
-Outcome = Literal["matched", "relabelled", "healed", "skipped", "diverged"]
+ReplayKind = Literal["full", "partial", "guided"]
+StepOutcome = Literal["matched", "relabelled", "healed", "skipped", "diverged"]
 DivergenceKind = Literal[
     "target_missing",
     "target_ambiguous",
@@ -14,14 +15,13 @@ DivergenceKind = Literal[
     "unexpected_dialog",
     "unexpected_navigation",
     "edge_unseen",
-    "input_missing",
     "anchor_unreachable",
     "egress_blocked",
     "action_failed",
 ]
 DryStatus = Literal["completed", "diverged", "failed", "awaiting"]
 #: Whether the action reached the page for certain.
-Delivery = Literal["confirmed", "uncertain"]
+ActionDelivery = Literal["confirmed", "uncertain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,9 @@ class DivergenceSide:
     name: str | None = None
     state: str | None = None
     url: str | None = None
+    #: Node of the graph that a replay is compared with; `name` is then its label without texts of sessions,
+    #: which may leave the graph before the replay goes.
+    node_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +73,11 @@ class StepResult:
 
     step: int
     event_id: str
-    outcome: Outcome
+    outcome: StepOutcome
     similarity: float | None = None
     locator: str | None = None
     frame_id: str | None = None
-    delivery: Delivery = "confirmed"
+    delivery: ActionDelivery = "confirmed"
     #: Duration; None in the dry sandbox.
     ms: int | None = None
 
@@ -94,6 +97,25 @@ class ReplaySummary:
     missing_inputs: tuple[str, ...] = ()
     #: Requests that the live sandbox refused.
     blocked_requests: int = 0
+
+
+def summarize_steps(results: Sequence[StepResult], **members: Any) -> ReplaySummary:
+    """Return the summary of the results of steps.
+
+    Args:
+        results: results of the steps.
+        members: members of the summary beside the counts and the similarity.
+    """
+    outcomes = [result.outcome for result in results]
+    known = [result.similarity for result in results if result.similarity is not None]
+    return ReplaySummary(
+        matched=outcomes.count("matched"),
+        relabelled=outcomes.count("relabelled"),
+        healed=outcomes.count("healed"),
+        skipped=outcomes.count("skipped"),
+        min_similarity=min(known, default=None),
+        **members,
+    )
 
 
 @dataclass(frozen=True, slots=True)

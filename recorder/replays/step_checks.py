@@ -1,4 +1,4 @@
-"""Check of one step of a dry replay: target, feasibility, and the states before and after. Spec §4.6."""
+"""Checks of one replayed step, dry or live: target, feasibility, states before and after. Spec §4.6."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -7,14 +7,14 @@ from typing import Any
 from recorder.replays.budget import Budget, BudgetSpent
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role
-from recorder.replays.drops import read_drop_target
-from recorder.replays.policy import ReplayPolicy
+from recorder.replays.drop_targets import read_drop_target
+from recorder.replays.page_states import compare_page_states, hash_page_state, list_state_differences
 from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages, find_page_obstacle
 from recorder.replays.recorded_session import RecordedFrame, RecordedStep
 from recorder.replays.replay_comparisons import QUIET_TYPES, GraphComparison, SessionComparison
-from recorder.replays.replay_results import Decision, Divergence, DivergenceKind, DivergenceSide, Outcome
+from recorder.replays.replay_policy import ReplayPolicy
+from recorder.replays.replay_results import Decision, Divergence, DivergenceKind, DivergenceSide, StepOutcome
 from recorder.replays.selectors import find_single_element_by_selector
-from recorder.replays.states import compare_page_states, hash_page_state, list_state_differences
 from recorder.replays.target_resolution import RESOLVE_VISITS, Resolution, resolve_target, suggest_targets
 
 
@@ -22,7 +22,7 @@ from recorder.replays.target_resolution import RESOLVE_VISITS, Resolution, resol
 class StepCheck:
     """Result of the check of one step; policy and person decide what follows a divergence."""
 
-    outcome: Outcome
+    outcome: StepOutcome
     similarity: float | None = None
     locator: str | None = None
     frame_id: str | None = None
@@ -52,7 +52,7 @@ class StepScene:
     #: Target that was looked for last; None for that of the event.
     wanted: Mapping[str, Any] | None = None
     locator: str | None = None
-    outcome: Outcome = "matched"
+    outcome: StepOutcome = "matched"
 
     def diverge(
         self, kind: DivergenceKind, *, acted: bool = False, heal: bool = False, **members: Any
@@ -153,9 +153,7 @@ def check_step(
         walk.move(step.event)
         if unseen is not None:
             expected, observed = unseen
-            return scene.diverge(
-                "edge_unseen", expected=DivergenceSide(name=expected), observed=DivergenceSide(name=observed)
-            )
+            return scene.diverge("edge_unseen", expected=expected, observed=observed)
     if other is not None and _differs_from_step_state(scene, policy, scene.recorded, scene.observed):
         return scene.diverge("state_mismatch")
     failed = _check_step_target(scene, pages.budget, policy, decision)

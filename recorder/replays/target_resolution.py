@@ -22,7 +22,7 @@ from recorder.replays.selectors import (
     make_selectors,
 )
 
-Finding = Literal["matched", "relabelled", "target_missing", "target_ambiguous", "target_changed"]
+TargetFinding = Literal["matched", "relabelled", "target_missing", "target_ambiguous", "target_changed"]
 _WEIGHTS = {"test_id": 5, "aria": 4, "attribute": 3, "text": 2, "path": 1, "xpath": 1}
 _ENOUGH = 4
 #: An identity that others share this much of is the same one under another label.
@@ -41,7 +41,7 @@ _SUGGESTION_VISITS = 2_000
 class Resolution:
     """The element that a target resolves to, or the reason why there is none."""
 
-    finding: Finding
+    finding: TargetFinding
     #: The element to act on, or the one that was refused.
     element: DomElement | None = None
     #: The selector of the most weight that voted for it.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from recorder.sealing.cleanup import CleanupCounts, has_sealing_work
-    from recorder.sealing.lanes import compute_longest_wait_s, is_sealing, list_sealing_runs
+    from recorder.sealing.lanes import compute_longest_wait_s, list_sealing_runs
     from recorder.sealing.sealer import SealedBatch, Sealer, open_sealer
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "Sealer",
     "compute_longest_wait_s",
     "has_sealing_work",
-    "is_sealing",
     "list_sealing_runs",
     "open_sealer",
 ]
@@ -24,7 +23,6 @@ _MODULES = {
     "SealedBatch": "sealer",
     "Sealer": "sealer",
     "has_sealing_work": "cleanup",
-    "is_sealing": "lanes",
     "list_sealing_runs": "lanes",
     "compute_longest_wait_s": "lanes",
     "open_sealer": "sealer",

@@ -17,6 +17,7 @@ from recorder.sealing import breaker
 from recorder.sealing.lanes import Lane, list_open_lane_batches
 from recorder.sealing.portions import count_pixels_for_portions
 from recorder.storage.conditions import in_tenant
+from recorder.storage.lake_schemas import format_lake_date
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
 
@@ -108,7 +109,7 @@ def claim_sealing_batch(
         number=row.number,
         session_ids=row.session_ids,
         first_seal_seq=row.first_seal_seq,
-        date=row.created_at.strftime("%Y-%m-%d"),
+        date=format_lake_date(row.created_at),
         fence=lease.fence,
         state=row.state,
         failures=row.failures,

@@ -19,6 +19,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
+from recorder.retries import compute_doubling_pause
 from recorder.storage.upsert import insert_if_missing
 
 log = logging.getLogger("recorder.sealing")
@@ -106,7 +107,8 @@ def take_breaker_retry(db: DbSession) -> bool:
     if row.expires_ms > now_ms:
         return False
     row.fence += 1
-    row.expires_ms = now_ms + min(_LONGEST_PAUSE_MS, _FIRST_PAUSE_MS << min(row.fence, 10))
+    pause_ms = compute_doubling_pause(row.fence, first=_FIRST_PAUSE_MS, longest=_LONGEST_PAUSE_MS)
+    row.expires_ms = now_ms + round(pause_ms)
     db.add(row)
     return True
 

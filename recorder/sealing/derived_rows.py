@@ -23,7 +23,7 @@ from recorder.sealing.frame_digests import KEYFRAME_DISTANCE, FrameDigest, dhash
 from recorder.sealing.frame_index import FrameIndex
 from recorder.sealing.lake_rows import build_frame_columns, build_lake_batch, compute_start_us
 
-#: Number of first steps that become rows of `steps` and the session's path.
+#: Number of first steps that become rows of `steps`; a session's path takes fewer (`graph.MAX_TRACE_STEPS`).
 MAX_STEPS = 20_000
 
 _is_action = lru_cache(maxsize=1_024)(is_action)

@@ -18,7 +18,7 @@ class SubmissionRotation:
 
     def add(self, submission: Submission) -> None:
         """Add a submission as the last of its workspace, unless it is there."""
-        if submission not in self._rotation.list_of(submission.workspace_id):
+        if submission not in self._rotation.list_items(submission.workspace_id):
             self._rotation.add(submission.workspace_id, submission)
 
     def take_item(self, may_begin: Callable[[DigestSubmissionItem], bool]) -> DigestSubmissionItem | None:

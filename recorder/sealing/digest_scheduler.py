@@ -131,7 +131,7 @@ class DigestScheduler:
 
     def _next_item(self) -> DigestSubmissionItem | None:
         """Return the next item with unknown contents, from each workspace in rotation."""
-        while (item := self._rotation.take_item(self._may_begin)) is not None:
+        while (item := self._rotation.take_item(self._may_begin_digest)) is not None:
             if item.submission.is_over:
                 self._release_tasks(item.tasks)
                 continue
@@ -143,7 +143,7 @@ class DigestScheduler:
                 return item
         return None
 
-    def _may_begin(self, item: DigestSubmissionItem) -> bool:
+    def _may_begin_digest(self, item: DigestSubmissionItem) -> bool:
         return not item.is_large or self._count_large() < self._max_large
 
     def _claim_or_settle_task(self, task: DigestSubmissionTask) -> bool:

@@ -6,7 +6,6 @@ It imports neither database nor lake: it starts in 0.2 s with 40 MB.
 
 import hashlib
 import os
-import resource
 import signal
 import sys
 import threading
@@ -14,9 +13,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
-from pathlib import Path
 
-from recorder.limited_process import measure_process_data_segment
+from recorder.limited_process import end_with_parent, limit_process_memory, measure_process_data_segment
 from recorder.sealing.digest_messages import (
     DigestBudget,
     DigestFetchedMessage,
@@ -79,7 +77,7 @@ class DigestWorker:
             return
         if self._start_bytes is None:
             self._start_bytes = measure_process_data_segment()
-            _limit_digest_worker_memory(self._start_bytes + self._budget.memory_bytes)
+            limit_process_memory(self._start_bytes + self._budget.memory_bytes)
         self._send(
             DigestFetchedMessage(
                 [_make_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]
@@ -169,22 +167,6 @@ def _limit_digest_worker_cpu(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
-def _limit_digest_worker_memory(limit_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
-    # A core file would contain pictures.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # If the machine runs out of memory, the kernel ends this process before the sealing process.
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("800")
-
-
-def _end_digest_worker_with_parent() -> None:
-    """End this process when the pool's process, which holds the other end of standard input, ends."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
 _NICENESS = 10
 
 
@@ -195,7 +177,7 @@ def main() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Lower priority than sealing runs: sessions with few pictures must not wait for large pictures.
     os.nice(_NICENESS)
-    threading.Thread(target=_end_digest_worker_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with (
         Connection(int(sys.argv[1])) as connection,
         suppress(EOFError, BrokenPipeError, ConnectionResetError),

@@ -24,7 +24,7 @@ _decoder = msgspec.msgpack.Decoder(list[HotItem])
 
 
 class EventRunChunk(NamedTuple):
-    """Part of a run: its bytes in the object, and the place of its first event."""
+    """Part of a run: its bytes in the object, and the position of its first event."""
 
     offset: int
     length: int

@@ -20,6 +20,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import RecorderError, Unavailable
+from recorder.errors.panics import convert_panics
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import emit_session_event
 from recorder.runtime import Runtime
@@ -29,7 +30,7 @@ from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork
 from recorder.sealing.set_aside import lock_session_for_set_aside, requeue_set_aside_session
 from recorder.storage.blobs import Blobs
-from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.lake_schemas import LAYOUTS, LakePartition
 from recorder.storage.store_regions import STORE_MARK
 
 log = logging.getLogger("recorder.sealing")
@@ -84,7 +85,8 @@ def convert_to_content_errors(session_id: str) -> Iterator[None]:
         ContentError: with `content_unreadable`, if the block raises any other error.
     """
     try:
-        yield
+        with convert_panics():
+            yield
     except (ContentError, RecorderError, SQLAlchemyError, OSError, MemoryError):
         raise
     except Exception as error:
@@ -238,7 +240,7 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
         work.lease.require(db)
         row = batches.read_batch_row(db, work.batch)
         row.failures, row.ended = row.failures + 1, row.begun
-        row.not_before = clock.now() + scheduler.pace.batch_retry_after
+        row.not_before = clock.now() + scheduler.times.batch_retry_after
         single = work.batch.session_ids[0] if len(work.batch.session_ids) == 1 else None
         is_open = _count_sealing_failure(
             db, type(error).__name__, workspace_id=work.batch.workspace_id, session_id=single
@@ -286,15 +288,9 @@ def delete_batch_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[s
     with runtime.database.transaction(write=False) as db:
         rows = select(SessionRow.workflow).where(col(SessionRow.id).in_(session_ids)).distinct()
         workflows = list(db.exec(rows))
+    partitions = [LakePartition(workflow, batch.date) for workflow in workflows]
     for kind in LAYOUTS:
-        for workflow in workflows:
-            runtime.lake.delete_sessions(
-                kind,
-                batch.tenant,
-                workflow=workflow,
-                dates=[batch.date],
-                session_ids=session_ids,
-            )
+        runtime.lake.delete_sessions(kind, batch.tenant, partitions=partitions, session_ids=session_ids)
 
 
 def _describe_cause(last_error: str | None) -> tuple[SealErrorCode, str]:

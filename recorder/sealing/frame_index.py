@@ -12,7 +12,7 @@ from recorder.memory.steps.session_steps import Step
 #: Number of features of a session's screens that are kept: 2,048 screens of 1,024 features.
 MAX_FEATURES = 2_048 * 1_024
 
-#: What was packed by an earlier release may have others.
+#: Steps that an earlier release packed may have other members, which are ignored.
 _STEP_MEMBERS = frozenset(field.name for field in fields(Step))
 
 

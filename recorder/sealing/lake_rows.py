@@ -12,7 +12,7 @@ from recorder.hashing import canonical_json, compute_hash_bucket
 from recorder.memory.steps.session_steps import ALGO_VERSION, STEP_COLUMNS, Step
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionRow
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 
 # Columns that a frame's row copies from its row in SQL.
 _FRAME_COLUMNS = (
@@ -40,7 +40,7 @@ class SessionWithLakeRows:
 
 
 def build_lake_batch(
-    kind: Kind, row: SessionRow, date: str, columns: Mapping[str, Any], count: int
+    kind: LakeKind, row: SessionRow, date: str, columns: Mapping[str, Any], count: int
 ) -> pa.RecordBatch:
     """Return rows of one session as a batch of the kind's schema.
 

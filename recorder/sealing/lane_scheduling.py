@@ -53,7 +53,7 @@ class LaneScheduler:
         paused: lanes whose batches the run paused and can resume.
         stopping: set it to end after the portion at hand.
         has_lost_permit: whether another run took this run's permit after it was not renewed in time.
-        pace: times between lanes and between attempts.
+        times: times between lanes and between attempts.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class LaneScheduler:
         runtime: Runtime,
         owner: str,
         *,
-        pace: SealingTimes | None = None,
+        times: SealingTimes | None = None,
         batch_limits: batches.SealingBatchLimits | None = None,
         stopping: threading.Event | None = None,
     ) -> None:
-        self.pace = pace or SealingTimes()
+        self.times = times or SealingTimes()
         self.current: LaneWork | None = None
         self.paused: frozenset[Lane] = frozenset()
         self.stopping = stopping or threading.Event()
@@ -99,7 +99,7 @@ class LaneScheduler:
     def take_lane(self) -> LaneWork | None:
         """Take the free lane that has waited longest, and claim its next batch; return None if none waits."""
         with self._runtime.database.transaction(write=False) as db:
-            if not lanes.has_waiting(db):
+            if not lanes.has_waiting_sessions(db):
                 return None
             ready = lanes.list_ready_lanes(db, resumable=self.paused)
             if not lanes.list_takeable_lanes(db, self._owner, ready, runs=self._runs):
@@ -172,11 +172,11 @@ class LaneScheduler:
             return
         with suppress(LeaseLost, Unavailable), self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
-            _end_batch_attempt(db, work).not_before = clock.now() + self.pace.store_retry_after
+            _end_batch_attempt(db, work).not_before = clock.now() + self.times.store_retry_after
             self.release_lane(db, work)
 
     def _is_time_up(self, work: LaneWork) -> bool:
-        return time.monotonic() - work.began >= self.pace.lane_seconds
+        return time.monotonic() - work.began >= self.times.lane_seconds
 
     def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
         ready = lanes.list_ready_lanes(db, except_for=frozenset([work.lane]), resumable=self.paused)

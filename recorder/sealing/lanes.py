@@ -19,10 +19,11 @@ from recorder.errors import Conflict
 from recorder.models.operations import LeaseRow, SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
+from recorder.rotation import compute_workspace_share
 from recorder.sealing import breaker
 from recorder.storage.conditions import in_tenant
-from recorder.storage.deployment import compute_workflow_slot
-from recorder.storage.leases import HeldLease, hold_lease, take_lease
+from recorder.storage.deployment import compute_sealing_slot
+from recorder.storage.leases import HeldLease, hold_lease, make_unexpired_condition, take_lease
 from recorder.tenant import Tenant
 
 #: Names of the lanes' leases begin so.
@@ -110,17 +111,12 @@ def list_sealing_runs(db: DbSession) -> list[str]:
     """Return the names of the runs that hold a permit now."""
     statement = select(LeaseRow.owner).where(
         col(LeaseRow.name).startswith(_PERMIT_PREFIX),
-        col(LeaseRow.expires_ms) > clock.now_ms(),
+        make_unexpired_condition(clock.now_ms()),
     )
     return list(db.exec(statement))
 
 
-def is_sealing(db: DbSession) -> bool:
-    """Return whether any run holds a permit."""
-    return bool(list_sealing_runs(db))
-
-
-def waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
+def list_waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
     """Return each lane with waiting sessions, and when its first session began to wait.
 
     It is one statement, which costs an index look-up per lane, however many sessions wait. Deferred sessions
@@ -133,7 +129,7 @@ def waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
     return [(Lane(Tenant(workspace_id, mode), slot), since) for workspace_id, mode, slot, since in rows]
 
 
-def has_waiting(db: DbSession) -> bool:
+def has_waiting_sessions(db: DbSession) -> bool:
     """Return whether any session waits to be sealed; the query is cheap enough to run many times a second."""
     statement = select(SessionRow.id).where(col(SessionRow.waiting_since).is_not(None)).limit(1)
     return db.exec(statement).first() is not None or list_open_lane_batches(db, limit=1) != []
@@ -144,7 +140,7 @@ def compute_longest_wait_s(db: DbSession, *, runs: int) -> float | None:
 
     A run that has nothing to do takes a free lane at once, so a lane that waits longer finds all runs busy.
     """
-    free = _choose_free_lanes(list_ready_lanes(db), held_lanes(db), runs)
+    free = _choose_free_lanes(list_ready_lanes(db), list_held_lanes(db), runs)
     return max(0.0, (clock.now() - free[0][1]).total_seconds()) if free else None
 
 
@@ -165,7 +161,7 @@ def list_ready_lanes(
     unfinished = list_open_lane_batches(db)
     paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
     since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
-    since.update(waiting_lanes(db))
+    since.update(list_waiting_lanes(db))
     ready = since.keys() - (paused - resumable) - except_for
     if not ready:
         return []
@@ -188,7 +184,7 @@ def list_takeable_lanes(
         ready: the lanes with work.
         runs: how many runs seal side by side.
     """
-    return [lane for lane, _ in _choose_free_lanes(ready, held_lanes(db, except_owner=owner), runs)]
+    return [lane for lane, _ in _choose_free_lanes(ready, list_held_lanes(db, except_owner=owner), runs)]
 
 
 def take_lane(
@@ -212,12 +208,11 @@ def take_lane(
     return None
 
 
-def held_lanes(db: DbSession, *, except_owner: str | None = None) -> dict[Lane, str]:
+def list_held_lanes(db: DbSession, *, except_owner: str | None = None) -> dict[Lane, str]:
     """Return the lanes that runs work on now, with the name of the run."""
-    now_ms = clock.now_ms()
     # Not by comparing names: collations of PostgreSQL pass over punctuation.
     statement = select(LeaseRow).where(
-        col(LeaseRow.name).startswith(_LANE_PREFIX), col(LeaseRow.expires_ms) > now_ms
+        col(LeaseRow.name).startswith(_LANE_PREFIX), make_unexpired_condition(clock.now_ms())
     )
     rows = db.exec(statement.execution_options(populate_existing=True))
     return {Lane.of_name(row.name): row.owner for row in rows if row.owner != except_owner}
@@ -237,7 +232,7 @@ def _choose_free_lanes(
     """Return the ready lanes that no run holds and whose workspace may have another run."""
     holders = Counter(lane.tenant.workspace_id for lane in held)
     free = [(lane, since) for lane, since in ready if lane not in held]
-    most = max(1, runs // 2)
+    most = compute_workspace_share(runs)
     below = [(lane, since) for lane, since in free if holders[lane.tenant.workspace_id] < most]
     if not below and len({lane.tenant.workspace_id for lane, _ in free}) == 1:
         # No other workspace waits: this one may have more runs, but one stays free for others. A batch of
@@ -270,7 +265,7 @@ class LanesOpen(Conflict):
         )
 
 
-def change_slots(db: DbSession, slots: int) -> int:
+def change_sealing_slots(db: DbSession, slots: int) -> int:
     """Divide the workflows of each workspace and mode into another number of slots.
 
     The numbers of the new lanes go on above those of all old lanes of their workspace and mode, so that
@@ -283,7 +278,7 @@ def change_slots(db: DbSession, slots: int) -> int:
         LanesOpen: if a run works on a lane, or a batch is open.
     """
     deployment = db.get_one(DeploymentRow, 1, with_for_update=True)
-    if held_lanes(db) or list_open_lane_batches(db, limit=1):
+    if list_held_lanes(db) or list_open_lane_batches(db, limit=1):
         raise LanesOpen
     before, deployment.seal_slots = deployment.seal_slots, slots
     db.add(deployment)
@@ -308,6 +303,6 @@ def change_slots(db: DbSession, slots: int) -> int:
                 )
             )
     for row in db.exec(select(SessionRow).where(col(SessionRow.waiting_since).is_not(None))):
-        row.seal_slot = compute_workflow_slot(row.workflow, slots)
+        row.seal_slot = compute_sealing_slot(row.workflow, slots)
         db.add(row)
     return before

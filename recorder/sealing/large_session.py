@@ -46,7 +46,7 @@ from recorder.sealing.portions import (
     store_portion_state,
 )
 from recorder.storage.lake_files import LakeFile
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 
 #: Portions of frames whose digests are computed ahead.
 _AHEAD = 2
@@ -69,7 +69,7 @@ class LargeSession:
         limits: PortionLimits,
     ) -> None:
         self.row = row
-        self.files: list[tuple[Kind, LakeFile]] = []
+        self.files: list[tuple[LakeKind, LakeFile]] = []
         self.is_done = False
         self._runtime, self._pool, self._limits = runtime, pool, limits
         self._require_lease = require_lease
@@ -358,7 +358,7 @@ class LargeSession:
         file = self._write_file("steps", build_step_rows(self.row, self._date, steps)) if steps else None
         return {"stage": "steps", "kind": "steps", "file": file}
 
-    def _write_file(self, kind: Kind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
+    def _write_file(self, kind: LakeKind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
         file = self._runtime.lake.write_file(
             kind,
             self.row.tenant,

@@ -22,7 +22,7 @@ from recorder.sealing.portions import (
 )
 from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_lake_files
 from recorder.storage.lake_files import LakeFile
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 
 
 class BatchPreparation:
@@ -53,7 +53,7 @@ class BatchPreparation:
             require_lease: raises `LeaseLost`; called in every transaction that writes.
             limits: size of one portion.
         """
-        self.files: dict[Kind, list[LakeFile]] = {}
+        self.files: dict[LakeKind, list[LakeFile]] = {}
         self.sessions: list[SessionWithLakeRows] = []
         self.failures: list[ContentError] = []
         self.left_out: list[str] = []
@@ -192,7 +192,7 @@ class BatchPreparation:
         """Collect the written files, and write the rows of the sessions table."""
         batch = self._batch
         sessions: list[SessionWithLakeRows] = []
-        files: list[tuple[Kind, LakeFile]] = []
+        files: list[tuple[LakeKind, LakeFile]] = []
         for unit in self._units or ():
             sessions += unit.list_prepared()
             files += unit.files

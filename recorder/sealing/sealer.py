@@ -1,8 +1,7 @@
 """Sealing run: take a lane, claim a batch, prepare its files, commit them, mark its sessions. Design §3.
 
 The lake is committed first (it takes each number of a lane once). One transaction then stores the graph's
-rows, `status = sealed` and the outbox. A run that is killed in between leaves an open batch, which another
-run repeats.
+rows, `status = sealed` and the outbox. A batch that a killed run left open is done again by another run.
 """
 
 import importlib
@@ -23,6 +22,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
+from recorder.errors.panics import convert_panics
 from recorder.garbage_collector import LARGE_BATCHES, reduced_garbage_collection
 from recorder.memory.graph.capacity import GraphCapacity
 from recorder.memory.storage.indexing import GraphIndexer, PreparedIndexing
@@ -34,7 +34,7 @@ from recorder.recording.sessions import change_session_status, emit_session, ses
 from recorder.runtime import Runtime
 from recorder.sealing import batches, breaker, failures
 from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
-from recorder.sealing.cleanup import CleanupCounts, maintain
+from recorder.sealing.cleanup import CleanupCounts, clean_up_after_sealing
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork, SealingTimes
 from recorder.sealing.lanes import Lane
@@ -80,7 +80,7 @@ class Sealer:
         runtime: Runtime,
         *,
         owner: str,
-        pace: SealingTimes | None = None,
+        times: SealingTimes | None = None,
         batch_limits: SealingBatchLimits | None = None,
         portion_limits: PortionLimits | None = None,
         stopping: threading.Event | None = None,
@@ -90,7 +90,7 @@ class Sealer:
         Args:
             runtime: the deployment.
             owner: name of the run.
-            pace: times between lanes and between attempts.
+            times: times between lanes and between attempts.
             batch_limits: size of a batch.
             portion_limits: size of one portion of work.
             stopping: ends the run after the current portion once it is set; by default an event of its own.
@@ -99,7 +99,7 @@ class Sealer:
         self._owner = owner
         self._portion_limits = portion_limits
         self._scheduler = LaneScheduler(
-            runtime, owner, pace=pace, batch_limits=batch_limits, stopping=stopping
+            runtime, owner, times=times, batch_limits=batch_limits, stopping=stopping
         )
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
         self._indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
@@ -148,7 +148,7 @@ class Sealer:
                 return None
             has_worked = True
             try:
-                sealed = self._advance_batch(work)
+                sealed = self._seal_lane_batch(work)
             except LeaseLost:
                 self._scheduler.current = None
                 raise
@@ -170,14 +170,13 @@ class Sealer:
 
     def maintain(self) -> CleanupCounts:
         """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
-        return maintain(self._runtime, self._owner, self._touched)
+        return clean_up_after_sealing(self._runtime, self._owner, self._touched)
 
-    def _advance_batch(self, work: LaneWork) -> SealedBatch | None:
+    def _seal_lane_batch(self, work: LaneWork) -> SealedBatch | None:
         """Work on the lane's batch until it is sealed, divided or paused; return None if it was not sealed.
 
         Raises:
-            LeaseLost: as `seal_batch`.
-            Unavailable: as `seal_batch`.
+            LeaseLost, Unavailable: as `seal_batch`.
         """
         batch = work.batch
         began = time.monotonic()
@@ -186,11 +185,12 @@ class Sealer:
             return None
         preparation = self._resume_batch(batch) or self._open_preparation(batch)
         try:
-            while not preparation.advance():
-                if self.stopping.is_set() or self._scheduler.should_pause():
-                    self._pause_batch(work, preparation)
-                    return None
-            return self._seal_batch(work, preparation, began)
+            with convert_panics():
+                while not preparation.advance():
+                    if self.stopping.is_set() or self._scheduler.should_pause():
+                        self._pause_batch(work, preparation)
+                        return None
+                return self._seal_batch(work, preparation, began)
         except BaseException as error:
             preparation.close()
             if isinstance(error, LeaseLost | Unavailable) or not isinstance(error, Exception):
@@ -319,8 +319,8 @@ class Sealer:
         self._paused[work.lane, work.batch.number] = work.lease.fence, preparation
         self._publish_paused_lanes()
         # A run that stops releases its lanes to the others at once.
-        pace = self._scheduler.pace
-        self._scheduler.pause(reserved_for=timedelta(0) if self.stopping.is_set() else pace.reserved_for)
+        times = self._scheduler.times
+        self._scheduler.pause(reserved_for=timedelta(0) if self.stopping.is_set() else times.reserved_for)
 
     def _publish_paused_lanes(self) -> None:
         self._scheduler.paused = frozenset(lane for lane, _ in self._paused)
@@ -340,7 +340,7 @@ def open_sealer(
     runtime: Runtime,
     owner: str,
     *,
-    pace: SealingTimes | None = None,
+    times: SealingTimes | None = None,
     batch_limits: SealingBatchLimits | None = None,
     portion_limits: PortionLimits | None = None,
     stopping: threading.Event | None = None,
@@ -350,7 +350,7 @@ def open_sealer(
     sealer = Sealer(
         runtime,
         owner=owner,
-        pace=pace,
+        times=times,
         batch_limits=batch_limits,
         portion_limits=portion_limits,
         stopping=stopping,

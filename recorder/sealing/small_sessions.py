@@ -20,13 +20,13 @@ from recorder.sealing.frame_index import FrameIndex
 from recorder.sealing.lake_rows import SessionWithLakeRows, build_session_row, build_step_rows
 from recorder.sealing.portions import PortionLimits, read_event_batches_for_portion, read_frames_for_portion
 from recorder.storage.lake_files import LakeFile
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 from recorder.tenant import Tenant
 
 _WRITERS = 4
 
 #: Rows by kind and workflow.
-TableRows = dict[tuple[Kind, str], list[pa.RecordBatch]]
+TableRows = dict[tuple[LakeKind, str], list[pa.RecordBatch]]
 
 
 class SealingBatch(Protocol):
@@ -63,7 +63,7 @@ class SmallSessions:
         name: str,
         limits: PortionLimits,
     ) -> None:
-        self.files: list[tuple[Kind, LakeFile]] = []
+        self.files: list[tuple[LakeKind, LakeFile]] = []
         self.is_done = False
         self._runtime, self._pool, self._batch = runtime, pool, batch
         self._name, self._limits = name, limits
@@ -146,7 +146,7 @@ class SmallSessions:
         stored: Sequence[EventBatchRow],
         frames: Sequence[FrameRow],
         digests: "Future[list[FrameDigest]] | None",
-    ) -> tuple[SessionWithLakeRows, dict[Kind, list[pa.RecordBatch]]]:
+    ) -> tuple[SessionWithLakeRows, dict[LakeKind, list[pa.RecordBatch]]]:
         frame_digests = digests.result() if digests is not None else []
         date = self._batch.date
         with convert_to_content_errors(row.id):
@@ -155,7 +155,7 @@ class SmallSessions:
             frame_walk = FrameRowBuilder(row, date, index)
             event_walk = EventRowBuilder(row, date, index, max_steps=self._limits.steps)
             frame_rows = frame_walk.add(frames, frame_digests)[0] if frames else None
-            rows: dict[Kind, list[pa.RecordBatch]] = {
+            rows: dict[LakeKind, list[pa.RecordBatch]] = {
                 "events": [event_walk.add(items)] if items else [],
                 "frames": [event_walk.fill_frame_event_counts(frame_rows)] if frame_rows is not None else [],
                 "steps": list(build_step_rows(row, date, event_walk.steps.steps)),
@@ -182,10 +182,10 @@ def sort_key(row: SessionRow) -> tuple[int, str]:
 
 def write_lake_files(
     runtime: Runtime, batch: SealingBatch, tables: TableRows, name: str
-) -> list[tuple[Kind, LakeFile]]:
+) -> list[tuple[LakeKind, LakeFile]]:
     """Write one file for each kind and workflow, several in parallel, since each waits for the disk."""
 
-    def write(key: tuple[Kind, str]) -> tuple[Kind, LakeFile]:
+    def write(key: tuple[LakeKind, str]) -> tuple[LakeKind, LakeFile]:
         kind, workflow = key
         # The rows are sorted already: `sort_key`.
         rows = pa.Table.from_batches(tables[key]).combine_chunks().to_batches()

@@ -103,7 +103,7 @@ class Blobs:
                 first, second = self._fs.info(source), self._fs.info(target)
         except FileNotFoundError as error:
             raise KeyError(key) from error
-        return first["size"] == second["size"] and _read_object_tag(first) == _read_object_tag(second) != ""
+        return first["size"] == second["size"] and _read_etag(first) == _read_etag(second) != ""
 
     def shares_client(self, other: "Blobs") -> bool:
         """Return whether this store and another one are remote, and reached by one client."""
@@ -191,7 +191,7 @@ class Blobs:
         except FileNotFoundError:
             return []
         objects = [
-            StoredObject(path.removeprefix(root), int(info["size"] or 0), _read_object_version(info))
+            StoredObject(path.removeprefix(root), int(info["size"] or 0), _read_blob_version(info))
             for path, info in infos.items()
             if not path.rpartition("/")[2].startswith(".")
         ]
@@ -260,12 +260,12 @@ def _convert_blob_store_errors(*passed: type[Exception]) -> Iterator[None]:
         raise Unavailable("The blob store") from error
 
 
-def _read_object_tag(info: dict[str, Any]) -> str:
+def _read_etag(info: dict[str, Any]) -> str:
     """Return the tag that a store computes from an object's content; empty if it lists none."""
     return str(next((info[name] for name in ("ETag", "md5Hash") if info.get(name)), ""))
 
 
-def _read_object_version(info: dict[str, Any]) -> str:
+def _read_blob_version(info: dict[str, Any]) -> str:
     """Return what changes when an object is replaced: its tag, else the time of its last change."""
     names = ("ETag", "etag", "md5Hash", "LastModified", "last_modified", "mtime")
     return str(next((info[name] for name in names if info.get(name)), ""))

@@ -59,6 +59,10 @@ class UnknownSchema(Conflict):
         )
 
 
+#: Opens a write transaction, under the lease of a run where there is one.
+OpenTransaction = Callable[[], AbstractContextManager[DbSession]]
+
+
 class DatabaseUnusable(Unavailable):
     """The database cannot be opened at the start."""
 

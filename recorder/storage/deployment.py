@@ -21,7 +21,7 @@ from recorder.storage.database import Database
 from recorder.storage.upsert import insert_if_missing
 
 
-class SlotsDiffer(Conflict):
+class SealingSlotsDiffer(Conflict):
     """The setting differs from the number of slots in the database."""
 
     code = "slots_differ"
@@ -33,12 +33,12 @@ class SlotsDiffer(Conflict):
         )
 
 
-def compute_workflow_slot(workflow: str, slots: int) -> int:
+def compute_sealing_slot(workflow: str, slots: int) -> int:
     """Return the slot of a workflow, 0 to `slots` - 1."""
     return int.from_bytes(hashlib.sha256(workflow.encode()).digest()[:4], "big") % slots
 
 
-def read_slot_count(db: DbSession) -> int:
+def read_sealing_slot_count(db: DbSession) -> int:
     """Return the number of slots of this deployment; it stays so until the transaction ends."""
     statement = select(DeploymentRow).where(DeploymentRow.id == 1)
     row = db.exec(statement.with_for_update(read=True, key_share=True)).one_or_none()
@@ -47,7 +47,7 @@ def read_slot_count(db: DbSession) -> int:
 
 def queue_session_in_deployment_slot(db: DbSession, row: SessionRow, at: datetime) -> None:
     """Let a session wait to be sealed, in the lane of its workflow."""
-    row.waiting_since, row.seal_slot = at, compute_workflow_slot(row.workflow, read_slot_count(db))
+    row.waiting_since, row.seal_slot = at, compute_sealing_slot(row.workflow, read_sealing_slot_count(db))
     db.add(row)
 
 
@@ -69,7 +69,7 @@ def check_deployment_record(settings: Settings, database: Database) -> None:
     Raises:
         UnknownRegion: if the setting is no region.
         WrongRegion: if the database belongs to another region.
-        SlotsDiffer: if the setting names another number of sealing slots.
+        SealingSlotsDiffer: if the setting names another number of sealing slots.
         Unavailable: if the database does not answer.
     """
     region, slots = settings.region, settings.seal_slots
@@ -81,7 +81,7 @@ def check_deployment_record(settings: Settings, database: Database) -> None:
         foreign = select(WorkspaceRow.region).where(col(WorkspaceRow.region) != region)
         stored = db.exec(foreign.limit(1)).first() or (None if marked is None else marked.region)
     if marked is not None and slots not in (None, marked.seal_slots):
-        raise SlotsDiffer(marked.seal_slots)
+        raise SealingSlotsDiffer(marked.seal_slots)
     if stored is not None:
         check_deployment_region(stored, what="The database", region=region)
         return

@@ -21,8 +21,13 @@ from recorder.storage.lake_cleanup import DeadFiles, clean_up_lake_log, delete_d
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import LakeTimes, TableMaintenance, maintain_lake_table
 from recorder.storage.lake_reads import SessionPartition, read_lake_session_batches, retry_lake_read
-from recorder.storage.lake_rewrites import compact_small_files, count_session_rows, delete_sessions
-from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, Kind
+from recorder.storage.lake_rewrites import (
+    DeletedRows,
+    compact_small_files,
+    count_session_rows,
+    delete_sessions,
+)
+from recorder.storage.lake_schemas import LAYOUTS, PARTITIONS, LakeKind, LakePartition
 from recorder.storage.lake_tables import (
     LakeTable,
     convert_lake_table_errors,
@@ -61,7 +66,7 @@ class Lake:
         self._times = times or LakeTimes()
         self._tables: dict[str, LakeTable] = {}
 
-    def append(self, kind: Kind, tenant: Tenant, rows: pa.Table, *, lane: str, number: int) -> bool:
+    def append(self, kind: LakeKind, tenant: Tenant, rows: pa.Table, *, lane: str, number: int) -> bool:
         """Add the rows of one numbered batch; a number the table already holds adds nothing.
 
         Args:
@@ -94,7 +99,7 @@ class Lake:
 
     def write_file(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         rows: pa.Table | Iterable[pa.RecordBatch],
         *,
@@ -125,7 +130,9 @@ class Lake:
                 rows, {"workflow": workflow, "date": date}, name
             )
 
-    def read_file(self, kind: Kind, tenant: Tenant, file: LakeFile) -> Generator[pa.RecordBatch, None, None]:
+    def read_file(
+        self, kind: LakeKind, tenant: Tenant, file: LakeFile
+    ) -> Generator[pa.RecordBatch, None, None]:
         """Yield the rows of a file that `write_file` wrote, whether it is committed or not.
 
         Raises:
@@ -141,7 +148,7 @@ class Lake:
             yield from read_lake_file(store, file, LAYOUTS[kind].schema)
 
     def commit(
-        self, kind: Kind, tenant: Tenant, files: Sequence[LakeFile], *, lane: str, number: int
+        self, kind: LakeKind, tenant: Tenant, files: Sequence[LakeFile], *, lane: str, number: int
     ) -> bool:
         """Add data files under a number of a lane in one commit, durable when this returns.
 
@@ -169,13 +176,13 @@ class Lake:
                     return True
         raise Unavailable("The lake")
 
-    def version(self, kind: Kind, tenant: Tenant) -> int | None:
+    def version(self, kind: LakeKind, tenant: Tenant) -> int | None:
         """Return the newest version of a table; None before its first batch."""
         with convert_lake_table_errors():
             table = self.stored_table(kind, tenant).open()
         return None if table is None else table.version()
 
-    def scan(self, kind: Kind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
+    def scan(self, kind: LakeKind, tenant: Tenant, *, version: int | None = None) -> pl.LazyFrame:
         """Return the rows of a table, at a pinned version if one is given; empty before the first batch.
 
         Columns that came since the table was made are null. Collect the rows in `retry_lake_read`, since
@@ -192,7 +199,7 @@ class Lake:
 
     def read_session(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         *,
         workflow: str,
@@ -217,7 +224,7 @@ class Lake:
 
     def read_session_batches(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         *,
         workflow: str,
@@ -253,32 +260,31 @@ class Lake:
 
     def count_session_rows(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         *,
-        workflow: str,
-        date: str,
+        partitions: Collection[LakePartition],
         session_ids: Collection[str],
     ) -> dict[str, int]:
-        """Return the number of rows of each session in a partition; only columns of ids are read.
+        """Return the number of rows of each session in some partitions; only columns of ids are read.
 
         Raises:
             Unavailable: if the store does not answer.
         """
         with convert_lake_table_errors():
             stored = self.stored_table(kind, tenant)
-            return retry_lake_read(lambda: count_session_rows(stored, workflow, date, session_ids))
+            return retry_lake_read(lambda: count_session_rows(stored, partitions, session_ids))
 
     def delete_sessions(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         *,
-        workflow: str,
-        dates: Collection[str],
+        partitions: Collection[LakePartition],
         session_ids: Collection[str],
-    ) -> int:
-        """Delete the rows of sessions in partitions, durable when this returns; return their number.
+        is_time_up: Callable[[], bool] = lambda: False,
+    ) -> DeletedRows:
+        """Delete the rows of sessions in partitions, durable when this returns.
 
         Files that hold such rows are written again without them, in one commit. Appends may go on at the same
         time.
@@ -286,9 +292,9 @@ class Lake:
         Args:
             kind: the table.
             tenant: workspace and mode.
-            workflow: workflow of the sessions.
-            dates: dates of the partitions.
+            partitions: partitions that may hold rows of the sessions.
             session_ids: the sessions.
+            is_time_up: whether to leave further files to the next call; each call rewrites some.
 
         Raises:
             ValueError: if an id is not one of a session.
@@ -297,9 +303,9 @@ class Lake:
         if not all(map(_SESSION_ID.fullmatch, session_ids)):
             raise ValueError("A session id has three lower-case letters, _ and letters or digits.")
         with convert_lake_table_errors():
-            return delete_sessions(self.stored_table(kind, tenant), workflow, dates, session_ids)
+            return delete_sessions(self.stored_table(kind, tenant), partitions, session_ids, is_time_up)
 
-    def compact(self, kind: Kind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
+    def compact(self, kind: LakeKind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
         """Join small files of partitions with many, in order.
 
         The caller holds the lease of the table. Appends and deletes may go on at the same time: files that a
@@ -323,7 +329,7 @@ class Lake:
 
     def maintain(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         *,
         pinned_since: datetime | None = None,
@@ -331,7 +337,7 @@ class Lake:
     ) -> TableMaintenance:
         """Compact a table, and delete files and log entries that are not needed; see `maintain_lake_table`.
 
-        The caller holds the lease of the table, as for `compact_small_files`.
+        The caller holds the lease of the table, as for `compact`.
 
         Raises:
             Unavailable: if the store does not answer.
@@ -347,11 +353,10 @@ class Lake:
 
     def delete_dead_files(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         *,
-        workflow: str,
-        dates: Collection[str],
+        partitions: Collection[LakePartition],
         session_ids: Collection[str],
     ) -> DeadFiles:
         """Delete files of partitions that hold deleted rows; see `lake_cleanup.delete_dead_files`.
@@ -361,10 +366,10 @@ class Lake:
         """
         with convert_lake_table_errors():
             stored = self.stored_table(kind, tenant)
-            return delete_dead_files(stored, workflow=workflow, dates=dates, session_ids=session_ids)
+            return delete_dead_files(stored, partitions=partitions, session_ids=session_ids)
 
-    def clean_log(self, kind: Kind, tenant: Tenant) -> int:
-        """Delete old entries of a table's log; see `lake_cleanup.clean_log`.
+    def clean_log(self, kind: LakeKind, tenant: Tenant) -> int:
+        """Delete old entries of a table's log; see `lake_cleanup.clean_up_lake_log`.
 
         Raises:
             Unavailable: if the store does not answer.
@@ -372,7 +377,7 @@ class Lake:
         with convert_lake_table_errors():
             return clean_up_lake_log(self.stored_table(kind, tenant), grace=self._times.log_entries)
 
-    def stored_table(self, kind: Kind, tenant: Tenant) -> LakeTable:
+    def stored_table(self, kind: LakeKind, tenant: Tenant) -> LakeTable:
         """Return a table as it is stored."""
         assert _SAFE.fullmatch(tenant.workspace_id) and tenant.mode in ("live", "test")
         path = f"{self.url}/{tenant.workspace_id}/{tenant.mode}/{kind}"

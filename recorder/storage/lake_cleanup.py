@@ -3,7 +3,6 @@
 Old files and old log entries hold rows and ids that later commits deleted.
 """
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from recorder import clock
+from recorder.storage.lake_log import CHECKPOINT_NAME
+from recorder.storage.lake_schemas import LakePartition
 from recorder.storage.lake_tables import LakeTable
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 #: Younger files that no commit names may still be committed.
 _ABANDONED_AFTER = timedelta(days=1)
 #: A file without an end that was not written to for so long is none that a run still writes: each row group
@@ -45,10 +45,10 @@ class DataFileTotals:
 
 
 class DeadFiles(NamedTuple):
-    """Numbers of files that were deleted, and of those that some run may be writing."""
+    """Number of files that were deleted, and partitions with a file that some run may be writing."""
 
     deleted: int = 0
-    unfinished: int = 0
+    unfinished: frozenset[LakePartition] = frozenset()
 
 
 def count_data_files(stored: LakeTable) -> DataFileTotals:
@@ -72,7 +72,7 @@ def delete_unused_files(
     Returns:
         The files that were deleted, and those that are left.
     """
-    # Before the table is opened: a file that is committed after it was listed is named then.
+    # Files are listed before the table is opened, whose version then names those committed in between.
     infos = list(_list_data_files(stored.open_file_system(), ""))
     table = stored.open()
     if table is None:
@@ -97,7 +97,7 @@ def delete_unused_files(
 
 
 def delete_dead_files(
-    stored: LakeTable, *, workflow: str, dates: Collection[str], session_ids: Collection[str]
+    stored: LakeTable, *, partitions: Collection[LakePartition], session_ids: Collection[str]
 ) -> DeadFiles:
     """Delete the files of partitions that later commits removed, or that hold rows of purged sessions.
 
@@ -107,33 +107,35 @@ def delete_dead_files(
 
     Args:
         stored: the table.
-        workflow: workflow of the partitions.
-        dates: dates of the partitions.
+        partitions: partitions that may hold rows of the sessions.
         session_ids: sessions whose rows were deleted from the table.
 
     Returns:
-        The number of deleted files, and of younger files without an end.
+        The number of deleted files, and the partitions with a younger file without an end.
     """
     table = stored.open()
     if table is None:
         return DeadFiles()
     store = stored.open_file_system(table)
-    active = {file.path for file in stored.list_files(table, workflow=workflow)}
-    folders = [f"workflow={workflow}/date={date}" for date in sorted(dates)]
-    files = [info for folder in folders for info in _list_data_files(store, folder)]
-    candidates = [info for info in files if info.path not in active]
+    active = {file.path for file in stored.list_files(table, partitions=partitions)}
+    files = [
+        (partition, info)
+        for partition in sorted(partitions)
+        for info in _list_data_files(store, f"workflow={partition.workflow}/date={partition.date}")
+    ]
+    candidates = [(partition, info) for partition, info in files if info.path not in active]
     removed = _read_data_file_removals(store) if candidates else {}
-    now, dead, unfinished = clock.now(), [], 0
-    for info in candidates:
+    now, dead, unfinished = clock.now(), [], set()
+    for partition, info in candidates:
         is_dead = info.path in removed or info.mtime < now - _ABANDONED_AFTER
         holds_sessions = None if is_dead else _has_data_file_session_rows(store, info.path, session_ids)
         if is_dead or holds_sessions or (holds_sessions is None and info.mtime < now - _UNFINISHED_AFTER):
             dead.append(info.path)
         elif holds_sessions is None:
-            unfinished += 1
+            unfinished.add(partition)
     for path in dead:
         _delete_dead_file(store, path)
-    return DeadFiles(len(dead), unfinished)
+    return DeadFiles(len(dead), frozenset(unfinished))
 
 
 def clean_up_lake_log(
@@ -193,7 +195,7 @@ def _list_log_to_clean_up(store: pa_fs.FileSystem) -> list[pa_fs.FileInfo]:
 
 def _checkpoint_version(info: pa_fs.FileInfo) -> int:
     """Return the version of a checkpoint's file; -1 for other files."""
-    match = _CHECKPOINT.fullmatch(info.base_name)
+    match = CHECKPOINT_NAME.fullmatch(info.base_name)
     return -1 if match is None else int(match[1])
 
 

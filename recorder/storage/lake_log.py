@@ -23,7 +23,7 @@ from recorder.storage.durable_files import make_durable_folder, sync_path_to_dis
 log = logging.getLogger("recorder.lake")
 
 _ENTRY = re.compile(r"(\d{20})\.json")
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
+CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 #: Member of a commit's entry with the number of its actions: it shows an entry that was cut after a line.
 ACTIONS_MEMBER = "recorderActions"
 
@@ -128,7 +128,7 @@ class LocalLog:
             copy.mkdir()
             newest = self._checkpoint
             for path in list(self._folder.iterdir()):
-                entry, checkpoint = _ENTRY.fullmatch(path.name), _CHECKPOINT.fullmatch(path.name)
+                entry, checkpoint = _ENTRY.fullmatch(path.name), CHECKPOINT_NAME.fullmatch(path.name)
                 is_needed = (entry and newest < int(entry[1]) <= version) or (
                     checkpoint and int(checkpoint[1]) == newest
                 )
@@ -157,7 +157,7 @@ class LocalLog:
         for name in names:
             if match := _ENTRY.fullmatch(name):
                 entries.add(int(match[1]))
-            elif match := _CHECKPOINT.fullmatch(name):
+            elif match := CHECKPOINT_NAME.fullmatch(name):
                 checkpoint = max(checkpoint, int(match[1]))
         return entries, checkpoint
 

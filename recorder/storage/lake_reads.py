@@ -13,10 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recorder.errors import Unavailable
+from recorder.errors.panics import convert_panics
 from recorder.hashing import compute_hash_bucket
 from recorder.storage.lake_files import LakeRowFilter, read_lake_file
 from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind, LakePartition
 from recorder.storage.lake_tables import LakeTable, convert_lake_table_errors
 
 #: Versions that a read tries. Files stay for a while after they were replaced: a second one is rarely needed.
@@ -33,14 +34,17 @@ def retry_lake_read(read: Callable[[], _Result]) -> _Result:
 
     Raises:
         Unavailable: if files vanish in every attempt.
+        LibraryPanic: if a library panics, as polars does where a Parquet file is cut off.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
-            return read()
+            with convert_panics():
+                return read()
         except FileNotFoundError:
             continue
     try:
-        return read()
+        with convert_panics():
+            return read()
     except FileNotFoundError as error:
         raise Unavailable("The lake") from error
 
@@ -48,7 +52,7 @@ def retry_lake_read(read: Callable[[], _Result]) -> _Result:
 class SessionPartition(NamedTuple):
     """A session and its partition in the table of a kind."""
 
-    kind: Kind
+    kind: LakeKind
     workflow: str
     date: str
     session_id: str
@@ -100,7 +104,7 @@ def read_lake_session_batches(
 
 def read_lake_sessions(
     stored: LakeTable,
-    kind: Kind,
+    kind: LakeKind,
     workflow: str,
     date: str,
     session_ids: Collection[str],
@@ -126,7 +130,7 @@ def read_lake_sessions(
         read = partial(read_lake_file, stored.open_file_system(table), schema=schema, wanted=wanted)
         sources = [
             SortedSource(file.lower_bound(layout.sort), partial(read, file))
-            for file in stored.list_files(table, workflow=workflow, date=date)
+            for file in stored.list_files(table, partitions=[LakePartition(workflow, date)])
             if wanted.may_match(file.bounds_of)
         ]
         with closing(merge_sorted_batches(sources, layout.sort)) as batches:
@@ -155,7 +159,7 @@ def _read_newest_lake_rows(
         read = partial(read, batch_rows=limit)
     sources = [
         SortedSource(file.lower_bound(order), partial(read, file))
-        for file in stored.list_files(table, workflow=session.workflow, date=session.date)
+        for file in stored.list_files(table, partitions=[LakePartition(session.workflow, session.date)])
         if wanted.may_match(file.bounds_of)
     ]
     with closing(merge_sorted_batches(sources, order)) as batches:

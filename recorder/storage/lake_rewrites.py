@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from recorder.storage.lake_files import (
     read_lake_file,
 )
 from recorder.storage.lake_merge import SortedSource, merge_sorted_batches
+from recorder.storage.lake_schemas import LakePartition
 from recorder.storage.lake_tables import LakeTable, retry_commit_conflicts
 
 _TARGET_FILE_BYTES = 16 * 1024 * 1024
@@ -27,20 +29,30 @@ _MERGE_BYTES = 32 * 1024 * 1024
 _REWRITE_BYTES = 8 * 1024 * 1024
 # Files that a delete rewrites at the same time: decoding, encoding and stores take turns.
 _FILES_AT_ONCE = 2
+# Files that a delete rewrites before it asks whether its time is up.
+_FILES_BETWEEN_CHECKS = 8
 # Compaction reads so many files at once.
 _MERGED_FILES = 100
 
 
+@dataclass(frozen=True)
+class DeletedRows:
+    """Number of rows that a call deleted, and whether it deleted all of them."""
+
+    count: int
+    is_complete: bool = True
+
+
 def count_session_rows(
-    stored: LakeTable, workflow: str, date: str, session_ids: Collection[str]
+    stored: LakeTable, partitions: Collection[LakePartition], session_ids: Collection[str]
 ) -> dict[str, int]:
-    """Return the number of rows of each session in a partition."""
+    """Return the number of rows of each session in some partitions, by one read of the table's log."""
     counts = dict.fromkeys(session_ids, 0)
     table = stored.open() if counts else None
     if table is None:
         return counts
     wanted = _make_session_filter(counts)
-    for file in stored.list_files(table, workflow=workflow, date=date):
+    for file in stored.list_files(table, partitions=partitions):
         if wanted.may_match(file.bounds_of):
             for session_id, count in _count_in_file(stored, table, file, wanted).items():
                 counts[session_id] += count
@@ -48,11 +60,17 @@ def count_session_rows(
 
 
 def delete_sessions(
-    stored: LakeTable, workflow: str, dates: Collection[str], session_ids: Collection[str]
-) -> int:
-    """Delete the rows of sessions in partitions of a workflow in one commit; return their number."""
+    stored: LakeTable,
+    partitions: Collection[LakePartition],
+    session_ids: Collection[str],
+    is_time_up: Callable[[], bool] = lambda: False,
+) -> DeletedRows:
+    """Delete the rows of sessions in some partitions in one commit.
+
+    Once the time is up, the commit has those files alone that are rewritten by then, but at least some.
+    """
     if not session_ids or stored.open() is None:
-        return 0
+        return DeletedRows(0)
     wanted = _make_session_filter(session_ids)
     rewritten: dict[str, tuple[int, LakeFile | None]] = {}
     for attempt in retry_commit_conflicts():
@@ -60,15 +78,20 @@ def delete_sessions(
         removed, added, count = [], [], 0
         files = [
             file
-            for file in stored.list_files(table, workflow=workflow)
-            if file.partition["date"] in dates and wanted.may_match(file.bounds_of)
+            for file in stored.list_files(table, partitions=partitions)
+            if wanted.may_match(file.bounds_of)
         ]
         new = [file for file in files if file.path not in rewritten]
         with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-            written = pool.map(partial(_rewrite_without_rows, stored, table, unwanted=wanted), new)
-            rewritten |= {file.path: result for file, result in zip(new, written, strict=True)}
+            for start in range(0, len(new), _FILES_BETWEEN_CHECKS):
+                if any(deleted for deleted, _ in rewritten.values()) and is_time_up():
+                    break
+                some = new[start : start + _FILES_BETWEEN_CHECKS]
+                written = pool.map(partial(_rewrite_without_rows, stored, table, unwanted=wanted), some)
+                rewritten |= {file.path: result for file, result in zip(some, written, strict=True)}
+        is_complete = all(file.path in rewritten for file in files)
         for file in files:
-            deleted, rest = rewritten[file.path]
+            deleted, rest = rewritten.get(file.path, (0, None))
             if deleted:
                 count += deleted
                 removed.append(file)
@@ -76,10 +99,10 @@ def delete_sessions(
         if not removed:
             # An earlier call may have been killed before its commit was durable.
             stored.sync()
-            return 0
+            return DeletedRows(0, is_complete)
         with attempt:
             stored.commit(table, added, removed)
-            return count
+            return DeletedRows(count, is_complete)
     raise Unavailable("The lake")
 
 
@@ -179,7 +202,7 @@ def _rewrite_small_file_group(stored: LakeTable, group: list[DataFile]) -> int:
     paths = {file.path for file in group}
     for attempt in retry_commit_conflicts():
         table = stored.open_for_writing()
-        if paths - {file.path for file in stored.list_files(table, **partition)}:
+        if paths - {file.path for file in stored.list_files(table, partitions=[LakePartition(**partition)])}:
             # A delete replaced one of the files: the next call joins the rest.
             return 0
         with attempt:

@@ -1,11 +1,12 @@
 """Arrow schemas of the lake's Delta tables, and their layout in files."""
 
 from dataclasses import dataclass
-from typing import Literal
+from datetime import datetime
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-Kind = Literal["events", "frames", "sessions", "steps"]
+LakeKind = Literal["events", "frames", "sessions", "steps"]
 
 _STRING = pa.string()
 _INT = pa.int32()
@@ -19,6 +20,20 @@ def _make_required_lake_field(name: str, kind: pa.DataType) -> pa.Field:
 
 #: Columns by which every table is partitioned; data files do not hold them.
 PARTITIONS = ["workflow", "date"]
+
+
+class LakePartition(NamedTuple):
+    """Partition of a table: the sessions of one workflow that were sealed on one date."""
+
+    workflow: str
+    #: `YYYY-MM-DD`
+    date: str
+
+
+def format_lake_date(moment: datetime) -> str:
+    """Return the date of the partitions with the rows of a batch that was made then."""
+    return moment.strftime("%Y-%m-%d")
+
 
 # Every table begins with its partition columns. Partition values, file names and statistics must hold no
 # personal data: they stay in the Delta log after the rows are deleted.
@@ -122,7 +137,7 @@ class TableLayout:
     row_group_rows: int = 8_192
 
 
-LAYOUTS: dict[Kind, TableLayout] = {
+LAYOUTS: dict[LakeKind, TableLayout] = {
     "events": TableLayout(EVENTS, ("bucket", "session_id", "t_ms", "event_id"), "session_id,bucket,t_ms,ts"),
     # Frames are wide, and are read one by one.
     "frames": TableLayout(

@@ -2,7 +2,7 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from recorder import clock
 from recorder.errors import Conflict, Unavailable
+from recorder.errors.panics import LibraryPanic, convert_panics
 from recorder.ids import new_id
 from recorder.retries import retry
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 from recorder.storage.lake_files import DataFile, LakeFile, write_lake_file
 from recorder.storage.lake_log import ACTIONS_MEMBER, LocalLog
-from recorder.storage.lake_schemas import PARTITIONS, TableLayout
+from recorder.storage.lake_schemas import PARTITIONS, LakePartition, TableLayout
 
 log = logging.getLogger("recorder.lake")
 
@@ -166,18 +167,21 @@ class LakeTable:
             self._log.sync()
 
     def list_files(
-        self, table: DeltaTable, *, workflow: str | None = None, date: str | None = None
+        self, table: DeltaTable, *, partitions: Collection[LakePartition] | None = None
     ) -> list[DataFile]:
-        """Return the data files of a version; those of one partition if it is given."""
+        """Return the data files of a version; those of some partitions if they are given."""
         # Not `pa.table`, nor Python objects of timestamps: both import pandas.
         actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
         actions = actions.select(
             [field.name for field in actions.schema if not pa.types.is_timestamp(field.type)]
         )
-        for column, value in (("workflow", workflow), ("date", date)):
-            if value is not None:
-                actions = actions.filter(pc.equal(actions[f"partition.{column}"], value))
-        return [DataFile.from_action(action) for action in actions.to_pylist()]
+        if partitions is None:
+            return [DataFile.from_action(action) for action in actions.to_pylist()]
+        for column in PARTITIONS:
+            values = pa.array({getattr(partition, column) for partition in partitions}, pa.string())
+            actions = actions.filter(pc.is_in(actions[f"partition.{column}"].cast(pa.string()), values))
+        files = [DataFile.from_action(action) for action in actions.to_pylist()]
+        return [file for file in files if LakePartition(**file.partition) in partitions]
 
     def open_file_system(self, table: DeltaTable | None = None) -> pa_fs.FileSystem:
         """Return the file system whose root is the table's folder."""
@@ -260,8 +264,9 @@ def retry_commit_conflicts() -> Iterator[stamina.Attempt]:
 
 @contextmanager
 def convert_lake_table_errors() -> Iterator[None]:
-    """Convert errors of a store that does not answer to `Unavailable`."""
+    """Convert errors of a store that does not answer, or of a damaged table, to `Unavailable`."""
     try:
-        yield
-    except (DeltaError, OSError, pa.ArrowException) as error:
+        with convert_panics():
+            yield
+    except (DeltaError, LibraryPanic, OSError, pa.ArrowException) as error:
         raise Unavailable("The lake") from error

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
+from sqlalchemy import ColumnElement
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
@@ -26,6 +27,10 @@ from recorder.storage.database import Database
 from recorder.storage.upsert import insert_if_missing
 
 log = logging.getLogger("recorder.leases")
+
+#: Longest time for which a lease is taken. One that ends later was taken before the clock was set back, and
+#: is free: its process may have been killed long ago. If it lives, its next transaction is refused.
+LONGEST_TTL_MS = 300_000
 
 
 class LeaseLost(Conflict):
@@ -47,13 +52,19 @@ class Lease:
 
 
 def take_lease(db: DbSession, name: str, owner: str, *, now_ms: int, ttl_ms: int) -> Lease | None:
-    """Take a free or expired lease in a write transaction; return None while another owner holds it."""
+    """Take a free or expired lease in a write transaction; return None while another owner holds it.
+
+    Raises:
+        ValueError: if it would be taken for longer than `LONGEST_TTL_MS`.
+    """
+    if ttl_ms > LONGEST_TTL_MS:
+        raise ValueError(f"A lease is taken for at most {LONGEST_TTL_MS} ms.")
     if db.get(LeaseRow, name) is None:
         # If two owners take it for the first time at once, one inserts the row and both then lock it.
         insert_if_missing(db, LeaseRow, {"name": name, "owner": "", "fence": 0, "expires_ms": 0})
     locked = select(LeaseRow).where(LeaseRow.name == name).with_for_update()
     row = db.exec(locked.execution_options(populate_existing=True)).one()
-    if row.owner != owner and row.expires_ms > now_ms:
+    if row.owner != owner and is_unexpired(row, now_ms):
         return None
     row.owner, row.fence, row.expires_ms = owner, row.fence + 1, now_ms + ttl_ms
     db.add(row)
@@ -89,7 +100,17 @@ def release_lease(db: DbSession, lease: Lease) -> None:
 def is_lease_held(db: DbSession, name: str, *, now_ms: int) -> bool:
     """Return whether any owner holds this lease now."""
     row = db.get(LeaseRow, name)
-    return row is not None and row.expires_ms > now_ms
+    return row is not None and is_unexpired(row, now_ms)
+
+
+def is_unexpired(row: LeaseRow, now_ms: int) -> bool:
+    """Return whether a lease is held at this time."""
+    return now_ms < row.expires_ms <= now_ms + LONGEST_TTL_MS
+
+
+def make_unexpired_condition(now_ms: int) -> ColumnElement[bool]:
+    """Return the condition that a lease is held at this time."""
+    return col(LeaseRow.expires_ms).between(now_ms + 1, now_ms + LONGEST_TTL_MS)
 
 
 @dataclass

@@ -38,10 +38,10 @@ def stream_rows(db: DbSession, statement: Any) -> Generator[Any, None, None]:
 
 def measure_item(item: Any) -> int:
     """Return about how many bytes the loaded columns of a row, or the members of an object, take as JSON."""
-    return len(orjson.dumps(item, default=_list_values))
+    return len(orjson.dumps(item, default=_convert_to_json_value))
 
 
-def _list_values(value: Any) -> Any:
+def _convert_to_json_value(value: Any) -> Any:
     if isinstance(value, BaseModel):  # a row of a table too
         return [member for name, member in vars(value).items() if name != "_sa_instance_state"]
     if isinstance(value, bytes):
@@ -76,6 +76,50 @@ def fetch_list_page(
     if len(items) <= limit:
         return FetchedPage(items, None)
     return FetchedPage(items[:limit], position_of(items[limit - 1]))
+
+
+def fetch_statement_page(
+    db: DbSession, statement: Any, *, limit: int, position_of: Callable[[Any], Position]
+) -> FetchedPage[Any, Position]:
+    """Read a page of the rows of a statement, which has an order and follows the page before."""
+    return fetch_list_page(
+        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=position_of
+    )
+
+
+def fetch_newest_rows(
+    db: DbSession, statement: Any, id_column: Any, *, before_id: str | None, limit: int
+) -> FetchedPage[Any, str]:
+    """Read a page of rows whose ids rise with their time, newest first; its position is the last id.
+
+    Args:
+        db: a transaction.
+        statement: all rows of the list, without an order.
+        id_column: column `id` of the rows.
+        before_id: the last id of the page before.
+        limit: most rows of the page.
+    """
+    if before_id is not None:
+        statement = statement.where(id_column < before_id)
+    statement = statement.order_by(id_column.desc())
+    return fetch_statement_page(db, statement, limit=limit, position_of=lambda row: str(row.id))
+
+
+def take_page_items(items: Iterable[Item], *, size_of: Callable[[Item], int] = measure_item) -> list[Item]:
+    """Return the first items of an answer without pages: as many as a page has room for, at least one.
+
+    Args:
+        items: the items; those that have no room are not made.
+        size_of: returns the bytes of an item.
+    """
+    size = 0
+    taken: list[Item] = []
+    for item in items:
+        size += size_of(item)
+        if taken and size > limits.PAGE_BYTES:
+            break
+        taken.append(item)
+    return taken
 
 
 def read_all_pages(fetch: Callable[[Position | None], FetchedPage[Item, Position]]) -> Iterator[Item]:

@@ -26,11 +26,13 @@ def insert_if_missing(db: DbSession, model: type[SQLModel], values: Mapping[str,
     return db.connection().execute(statement.returning(*table.primary_key)).first() is not None
 
 
-def insert_missing_rows(db: DbSession, model: type[SQLModel], rows: Sequence[dict[str, Any]]) -> None:
-    """Insert rows; those whose primary key exists stay as they are."""
-    if rows:
-        statement = _make_upsert_statement(db, _get_upsert_table(model)).on_conflict_do_nothing()
-        db.connection().execute(statement, rows)
+def insert_missing_rows(db: DbSession, model: type[SQLModel], rows: Sequence[dict[str, Any]]) -> int:
+    """Insert rows, and return how many were inserted; those whose primary key exists stay as they are."""
+    if not rows:
+        return 0
+    statement = _make_upsert_statement(db, _get_upsert_table(model)).on_conflict_do_nothing()
+    counted = statement.execution_options(preserve_rowcount=True)
+    return db.connection().execute(counted, rows).rowcount
 
 
 def insert_or_update(

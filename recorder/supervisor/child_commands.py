@@ -87,7 +87,7 @@ def choose_child_port(host: str, port: int, *, option: str) -> int:
         raise CannotListen(host, port, option, error) from error
 
 
-def environment(settings: Settings, checkout: Path) -> dict[str, str]:
+def make_service_child_environment(settings: Settings, checkout: Path) -> dict[str, str]:
     """Return the variables of every child: the same deployment, and the checkout on the import path."""
     fixed = {
         "DAGSTER_HOME": str(checkout / "dagster_home"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import httpx
 
+from recorder.retries import compute_doubling_pause
+
 # Messages of grpc.health.v1: the request names a service, the answer says that it is serving.
 _CHECK = "/grpc.health.v1.Health/Check"
 _DAGSTER_API = b"\x0a\x0aDagsterApi"
@@ -165,4 +167,4 @@ class RestartPauses:
             healthy_s: how long the process had answered before; after five minutes the pauses begin at 1 s.
         """
         self._restarts = 1 if healthy_s >= STEADY_AFTER_S else self._restarts + 1
-        return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self._restarts - 1, 10)))
+        return compute_doubling_pause(self._restarts - 1, first=FIRST_PAUSE_S, longest=LONGEST_PAUSE_S)

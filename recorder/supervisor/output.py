@@ -3,7 +3,6 @@
 import logging
 import logging.handlers
 import os
-import re
 import shutil
 import textwrap
 import time
@@ -16,10 +15,11 @@ import httpx
 from rich.console import Console
 
 from recorder.access.dagster_login import LoginLinks
-from recorder.invocation import make_shell_command, shorten_path
 from recorder.logs import make_log_formatter
+from recorder.plurals import format_seconds
 from recorder.settings import Settings
-from recorder.supervisor.liveness import shared_probe_client
+from recorder.shell_commands import make_shell_command, shorten_path
+from recorder.supervisor.liveness import Clock, shared_probe_client
 
 LOG_BYTES = 10_000_000
 OLD_LOGS = 4
@@ -76,7 +76,6 @@ def _rotated_log_path(log: Path, number: int) -> Path:
 
 _ASK_EVERY_S = 5.0
 _FIRST_REPORT_S = 60.0
-_DIGITS = re.compile(r"[0-9]+")
 
 
 class Terminal:
@@ -172,6 +171,7 @@ class WarningPrinter:
         *,
         has_dagster: bool,
         first_report_s: float = _FIRST_REPORT_S,
+        now: Clock = time.monotonic,
     ) -> None:
         """Create a watch.
 
@@ -180,11 +180,14 @@ class WarningPrinter:
             say: prints a sentence.
             first_report_s: time within which Dagster's first report may be missing.
             has_dagster: whether Dagster was started with the service; if not, its silence is not printed.
+            now: a clock that only rises.
         """
         self._url = url
         self._say = say
-        self._dagster_due = time.monotonic() + first_report_s if has_dagster else float("inf")
-        self._shown: dict[tuple[str, str], str] = {}
+        self._now = now
+        self._dagster_due = now() + first_report_s if has_dagster else float("inf")
+        #: Warnings that hold: when the first of a code was printed, and the sentences of the last answer.
+        self._printed: dict[str, tuple[float, list[str]]] = {}
 
     def run(self, stopping: Event) -> None:
         """Read the warnings every few seconds until `stopping` is set."""
@@ -198,19 +201,25 @@ class WarningPrinter:
     def take(self, readiness: dict[str, Any]) -> None:
         """Print warnings that are new in an answer, and those that ended.
 
-        Figures grow from answer to answer; a warning that differs in them alone was printed before.
+        The figures of a warning grow from answer to answer, and its words change with them. So warnings are
+        compared by code; of a code that several have, those are printed by which it has more than before.
         """
-        warnings = [(warning["code"], warning["message"]) for warning in readiness.get("warnings", [])]
-        if time.monotonic() < self._dagster_due:
-            warnings = [warning for warning in warnings if warning[0] != "dagster_silent"]
+        current: dict[str, list[str]] = {}
+        for warning in readiness.get("warnings", []):
+            current.setdefault(warning["code"], []).append(f"{warning['code']}: {warning['message']}")
+        if self._now() < self._dagster_due:
+            current.pop("dagster_silent", None)
         for part, state in readiness.get("parts", {}).items():
             if state != "ok":
-                warnings.append(("unavailable", f"The {part} does not answer; requests get 503."))
-        current = {(code, _DIGITS.sub("#", message)): message for code, message in warnings}
-        for key, message in current.items():
-            if key not in self._shown:
-                self._say(f"Warning  {key[0]}: {message}")
-        for key, message in self._shown.items():
-            if key not in current:
-                self._say(f"Ended    {key[0]}: {message}")
-        self._shown = current
+                sentence = f"unavailable: The {part} does not answer; requests get 503."
+                current[f"unavailable ({part})"] = [sentence]
+        for code, sentences in current.items():
+            began, printed = self._printed.get(code, (self._now(), []))
+            if len(sentences) > len(printed):
+                for sentence in sentences:
+                    if sentence not in printed:
+                        self._say(f"Warning  {sentence}")
+            self._printed[code] = (began, sentences)
+        for code in [code for code in self._printed if code not in current]:
+            began, _ = self._printed.pop(code)
+            self._say(f"Ended    {code}, after {format_seconds(self._now() - began)}")

@@ -15,6 +15,7 @@ from types import FrameType
 
 from recorder.errors import Unavailable
 from recorder.logs import START_REFUSED
+from recorder.process_states import is_process_stopped
 from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
 from recorder.supervisor.output import rotate_service_log
@@ -77,6 +78,8 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._restart_at: float | None = None
         self._kill_at: float | None = None
+        #: Seconds without an answer after which the process was last asked to end.
+        self.silent_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -127,7 +130,9 @@ class ChildProcess:
 
     def ask_to_end(self) -> None:
         """Ask the process and its group to end; `is_overdue` says when they must be killed."""
-        self._kill_at = self._now() + (0.0 if _is_process_stopped(self.pid) else _TERM_GRACE_S)
+        # Read here: an answer, or an excuse, while the process ends would begin the silence again.
+        self.silent_s = self.liveness.silent_s
+        self._kill_at = self._now() + (0.0 if is_process_stopped(self.pid) else _TERM_GRACE_S)
         signal_process_group(self.pid, signal.SIGTERM)
 
     @property
@@ -185,14 +190,6 @@ def signal_process_group(group: int, number: signal.Signals) -> None:
         killpg(group, number)
     except (ProcessLookupError, PermissionError):
         return
-
-
-def _is_process_stopped(pid: int) -> bool:
-    """Return whether a process is stopped by a signal, as far as the system shows it."""
-    with suppress(OSError):
-        # The name in parentheses may hold anything, also parentheses.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("T")
-    return False
 
 
 def reset_child_process_signals() -> None:

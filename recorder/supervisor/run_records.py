@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from recorder.errors import Conflict
+from recorder.process_states import is_process_running
 
 #: Names of records: `recorder up` itself, and the server of Dagster's pages.
 SERVICE: Final = "service"
@@ -69,7 +70,7 @@ class RunRecord:
         try:
             while not _lock_record_file(descriptor):
                 holder = _read_record_members(descriptor)
-                if _is_recorded_process_running(holder.get("process")) or time.monotonic() >= until:
+                if _has_running_process(holder) or time.monotonic() >= until:
                     raise AlreadyRunning(data, name, holder)
                 time.sleep(_POLL_S)
         except BaseException:
@@ -127,7 +128,13 @@ def read_run_record(data: Path, name: str) -> dict[str, Any] | None:
     finally:
         os.close(descriptor)
     # The guard of a killed service holds the lock for some seconds more.
-    return members if _is_recorded_process_running(members.get("process")) else None
+    return members if _has_running_process(members) else None
+
+
+def _has_running_process(members: dict[str, Any]) -> bool:
+    """Return whether the process of a record runs."""
+    process_id = members.get("process")
+    return isinstance(process_id, int) and is_process_running(process_id)
 
 
 def _lock_record_file(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
@@ -144,23 +151,6 @@ def _read_record_members(descriptor: int) -> dict[str, Any]:
     except ValueError:  # not written yet
         return {}
     return members if isinstance(members, dict) else {}
-
-
-def _is_recorded_process_running(pid: Any) -> bool:
-    """Return whether a process runs; one that has ended and was not waited for does not."""
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    try:
-        # The name in parentheses may hold anything, also parentheses.
-        return not Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("Z")
-    except OSError:
-        return True  # no /proc here
 
 
 def _make_record_path(data: Path, name: str) -> Path:

@@ -20,8 +20,8 @@ from rich.console import Console
 from recorder import clock
 from recorder.access.dagster_login import log_in_to_dagster
 from recorder.errors import RecorderError
-from recorder.invocation import shorten_path
 from recorder.settings import Settings, describe_unknown_settings
+from recorder.shell_commands import shorten_path, wrap_for_terminal
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.temporary_files import empty_temporary_folders
 from recorder.supervisor.child_commands import (
@@ -30,9 +30,9 @@ from recorder.supervisor.child_commands import (
     choose_child_port,
     dagster_commands,
     delivery_command,
-    environment,
     find_checkout_for_children,
     make_child_server_url,
+    make_service_child_environment,
     read_workspace_list_child,
     start_workspace_list_child,
 )
@@ -136,7 +136,7 @@ class Service:
         settings = replace(settings, own_addresses=(*settings.own_addresses, *own_addresses))
         # Processes that a killed service left have ended by now.
         empty_temporary_folders(settings.data_dir)
-        variables = environment(settings, checkout)
+        variables = make_service_child_environment(settings, checkout)
         self._settings = settings
         self._guard: GuardProcess | None = None
         self._log_handler: logging.Handler | None = None
@@ -291,14 +291,14 @@ class Service:
         if child.is_due():
             self._launch_children(child)
         elif child.has_ended() or child.is_overdue:
-            was_silent, silent_s = child.is_ending, child.liveness.silent_s
-            pause = child.plan_restart(since_s=silent_s if was_silent else 0.0)
+            was_silent = child.is_ending
+            pause = child.plan_restart(since_s=child.silent_s if was_silent else 0.0)
             if pause is not None:
                 child.end_group()
                 child.wait(1.0)
                 if child.was_started:
                     self._guard.release_group(child.pid)
-                words = f"did not answer for {silent_s:.0f} s" if was_silent else "ended"
+                words = f"did not answer for {child.silent_s:.0f} s" if was_silent else "ended"
                 self._terminal.say(
                     f"The {child.command.name} {words}: restarting, pause {pause:.0f} s; "
                     f"its log: {shorten_path(child.command.log)}",
@@ -329,7 +329,7 @@ def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, 
             settings, host=host, port=port, dagster=dagster, dagster_port=dagster_port, console=console
         )
     except RecorderError as error:
-        console.print(str(error), highlight=False, soft_wrap=True, markup=False)
+        console.print(wrap_for_terminal(str(error)), highlight=False, soft_wrap=True, markup=False)
         return 2 if isinstance(error, NoCheckout) else 1
 
     def _handle_stop_signal(number: int, frame: FrameType | None) -> None:
@@ -342,7 +342,7 @@ def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, 
         service.watch()
         _print_service_line(console, "Stopping the service; this takes up to ten seconds")
     except RecorderError as error:
-        console.print(str(error), highlight=False, soft_wrap=True, markup=False)
+        console.print(wrap_for_terminal(str(error)), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:
         service.stop()

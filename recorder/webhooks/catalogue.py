@@ -39,7 +39,9 @@ EVENT_TYPES: dict[str, WebhookEventKind] = {
     "session.started": WebhookEventKind("A session began to record.", SessionData),
     "session.stopped": WebhookEventKind("A session was stopped.", SessionData),
     "session.sealed": WebhookEventKind("A session was sealed and indexed.", SessionData),
-    "session.error": WebhookEventKind("A session ended with an error tag or a detected failure.", ErrorData),
+    "session.error": WebhookEventKind(
+        "A session ended with an error tag or event, or could not be sealed.", ErrorData
+    ),
     "session.tagged": WebhookEventKind("A tag was added to a session.", TaggedData),
     "replay.queued": WebhookEventKind("A replay waits to run.", ReplayData),
     "replay.running": WebhookEventKind("A replay runs.", ReplayData),
@@ -49,17 +51,19 @@ EVENT_TYPES: dict[str, WebhookEventKind] = {
     "recovery.started": WebhookEventKind("A recovery began.", RecoveryData),
     "recovery.succeeded": WebhookEventKind("A recovery reached success.", RecoveryData),
     "recovery.failed": WebhookEventKind("A recovery ended without success.", RecoveryData),
-    "export.queued": WebhookEventKind("An export was asked for.", ExportData),
+    "export.queued": WebhookEventKind("An export was requested.", ExportData),
     "export.completed": WebhookEventKind("An export is complete: its manifest is written.", ExportData),
     "export.failed": WebhookEventKind("An export ended without a dataset.", ExportData),
-    "memory.drift.new_node": WebhookEventKind("A new cluster appeared in a workflow's graph.", NewNodeData),
+    "memory.drift.new_node": WebhookEventKind(
+        "A path, node or edge appeared in a workflow's graph, or grew.", NewNodeData
+    ),
     "memory.drift.path_disappeared": WebhookEventKind(
-        "A common path stopped occurring.", PathDisappearedData
+        "A common path, node or edge stopped or became rarer.", PathDisappearedData
     ),
     "quota.warning": WebhookEventKind("80 % of a monthly quota is used up.", QuotaData),
     "quota.exhausted": WebhookEventKind("A monthly quota is used up.", QuotaData),
 }
-_TEST = WebhookEventKind("Somebody asked for a test.", WebhookData)
+_TEST = WebhookEventKind("A test was requested.", WebhookData)
 
 
 def list_webhook_event_types() -> EventTypes:
@@ -73,7 +77,9 @@ def list_webhook_event_types() -> EventTypes:
                 payload_schema=payload_schema(type),
             )
             for type, kind in EVENT_TYPES.items()
-        ]
+        ],
+        next_cursor=None,
+        has_more=False,
     )
 
 

@@ -1,10 +1,11 @@
 """Delivery records: reading, redelivery, test events and retention. Spec §2.4, §4.4; contract §6."""
 
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, Select, delete, exists, select
+from sqlalchemy import Row, case, delete, exists, select
 from sqlmodel import Session as DbSession
 from sqlmodel import col, insert
 
@@ -18,9 +19,12 @@ from recorder.storage.database import Database
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import TEST_EVENT
+from recorder.webhooks.deleted_subjects import make_deleted_subject_condition
 from recorder.webhooks.outbox import add_outbox_event, encode_outbox_event, make_outbox_attempt
 from recorder.webhooks.subscriptions import find_webhook
 
+#: Records that one page reads at most.
+SCANNED_RECORDS = 2_000
 _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
 
@@ -39,6 +43,8 @@ def list_deliveries(
 ) -> FetchedPage[Delivery, str]:
     """Return a page of the records of a webhook, newest first, those older than `before_id`.
 
+    Records about deleted sessions are left out; after many of them a page ends early.
+
     Raises:
         NotFound: if there is no such webhook.
     """
@@ -46,12 +52,19 @@ def list_deliveries(
     statement = _select_delivery_records(webhook)
     if before_id is not None:
         statement = statement.where(col(DeliveryRow.id) < before_id)
-    statement = statement.order_by(col(DeliveryRow.id).desc())
-    page = fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)),
-        limit=limit,
-        position_of=lambda row: str(row.id),
-    )
+    statement = statement.order_by(col(DeliveryRow.id).desc()).limit(SCANNED_RECORDS)
+    scanned, last_id = 0, ""
+
+    def read_visible(_: int) -> Iterator[Row[*tuple[Any, ...]]]:
+        nonlocal scanned, last_id
+        for row in stream_rows(db, statement):
+            scanned, last_id = scanned + 1, row.id
+            if row.body is not None:
+                yield row
+
+    page = fetch_list_page(read_visible, limit=limit, position_of=lambda row: str(row.id))
+    if page.position is None and scanned == SCANNED_RECORDS:
+        page = FetchedPage(page.items, last_id)
     return page.convert(lambda row: _delivery_to_wire(row, webhook))
 
 
@@ -101,16 +114,21 @@ def send_test_delivery(db: DbSession, tenant: Tenant, origin: Origin, webhook_id
 
 
 def _select_delivery_records(webhook: WebhookRow) -> Any:
-    """Return a statement for the records of a webhook with the bodies that they send."""
+    """Return a statement for the records of a webhook with their bodies, null where a session is deleted."""
     stored = (getattr(DeliveryRow, name) for name in sorted(_AS_STORED))
     more = (
+        DeliveryRow.request_url,
         DeliveryRow.request_headers,
         DeliveryRow.due_ms,
         DeliveryRow.begun_ms,
         DeliveryRow.next_attempt_at,
     )
     return (
-        select(*stored, *map(col, more), col(OutboxRow.body))
+        select(
+            *stored,
+            *map(col, more),
+            case((make_deleted_subject_condition(), None), else_=col(OutboxRow.body)).label("body"),
+        )
         .join(OutboxRow, col(OutboxRow.id) == col(DeliveryRow.event_id))
         .where(col(DeliveryRow.webhook_id) == webhook.id)
     )
@@ -121,7 +139,7 @@ def _read_delivery(db: DbSession, webhook: WebhookRow, delivery_id: str) -> Deli
     if is_id(delivery_id, "dlv"):
         statement = _select_delivery_records(webhook).where(col(DeliveryRow.id) == delivery_id)
         row = db.connection().execute(statement).one_or_none()
-    if row is None:
+    if row is None or row.body is None:
         raise NotFound("delivery")
     return _delivery_to_wire(row, webhook)
 
@@ -134,7 +152,12 @@ def _store_delivery_record(db: DbSession, webhook: WebhookRow, attempt: dict[str
 def _delivery_to_wire(row: Row[*tuple[Any, ...]], webhook: WebhookRow) -> Delivery:
     stored = {name: getattr(row, name) for name in _AS_STORED}
     waits = row.status == "pending" and row.begun_ms is None
-    request = {"url": webhook.url, "headers": row.request_headers or {}, "body": bytes(row.body).decode()}
+    request = {
+        # Attempts of earlier releases have no URL of their own.
+        "url": row.request_url or webhook.url,
+        "headers": row.request_headers or {},
+        "body": bytes(row.body).decode(),
+    }
     next_attempt_at = clock.from_ms(row.due_ms) if waits else row.next_attempt_at
     return Delivery.model_validate({**stored, "request": request, "next_attempt_at": next_attempt_at})
 
@@ -149,7 +172,7 @@ def _record_delivery_action(
 EVERY_S = 600.0
 # Rows that one transaction removes, since others wait for it.
 _ROWS = 500
-# Attempts under way at the deletion of a webhook have been stored after so long.
+# Attempts under way at the deletion of a webhook have ended after so long.
 _SETTLED = timedelta(minutes=10)
 
 
@@ -187,27 +210,20 @@ def remove_old_deliveries(db: DbSession, *, now: datetime, most: int = _ROWS) ->
     is_old = (col(DeliveryRow.id) < first_id_at("dlv", limit)) & (col(DeliveryRow.status) != "pending")
     is_needed = exists().where(col(DeliveryRow.event_id) == col(OutboxRow.id))
     is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
+    is_deleted = col(WebhookRow.deleted_at) < now - _SETTLED
+    deleted = select(col(WebhookRow.id)).where(is_deleted)
+    has_record = exists().where(col(DeliveryRow.webhook_id) == col(WebhookRow.id))
     removed = [
         _remove_delivery_rows(db, DeliveryRow, is_old, most),
-        _remove_delivery_rows(
-            db, DeliveryRow, col(DeliveryRow.webhook_id).in_(_select_deleted_webhooks(now)), most
-        ),
+        _remove_delivery_rows(db, DeliveryRow, col(DeliveryRow.webhook_id).in_(deleted), most),
         _remove_delivery_rows(db, OutboxRow, is_done & ~is_needed, most),
+        _remove_delivery_rows(db, WebhookRow, is_deleted & ~has_record, most),
     ]
-    if removed[1] == 0:
-        db.connection().execute(
-            delete(WebhookRow).where(col(WebhookRow.id).in_(_select_deleted_webhooks(now)))
-        )
     return most in removed
 
 
-def _select_deleted_webhooks(now: datetime) -> Select[str]:
-    """Return a statement for deleted webhooks whose attempts have all ended."""
-    return select(col(WebhookRow.id)).where(col(WebhookRow.deleted_at) < now - _SETTLED)
-
-
 def _remove_delivery_rows(
-    db: DbSession, table: type[DeliveryRow] | type[OutboxRow], condition: Any, most: int
+    db: DbSession, table: type[DeliveryRow | OutboxRow | WebhookRow], condition: Any, most: int
 ) -> int:
     some = select(col(table.id)).where(condition).limit(most)
     return db.connection().execute(delete(table).where(col(table.id).in_(some))).rowcount

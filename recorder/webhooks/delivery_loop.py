@@ -19,22 +19,22 @@ import anyio.to_thread
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.heartbeat import write_heartbeat
-from recorder.net.client import OutboundClient, OutboundExchange
+from recorder.net.outbound_client import OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 from recorder.settings import Settings
 from recorder.storage.database import Database, open_database
 from recorder.storage.durable_files import keep_files_private
-from recorder.webhooks.attempts import (
+from recorder.webhooks.deliveries import DeliveryCleanup
+from recorder.webhooks.delivery_attempts import (
     LEASE_MS,
-    AttemptClaim,
-    AttemptOutcome,
+    DeliveryClaim,
+    DeliveryResult,
     claim_delivery_attempts,
     list_due_queues,
     settle_delivery_attempts,
 )
-from recorder.webhooks.deliveries import DeliveryCleanup
 from recorder.webhooks.delivery_scheduling import DeliverySchedule, DeliverySlots
-from recorder.webhooks.outbox import dispatch_outbox_events, has_outbox_events
+from recorder.webhooks.dispatcher import OutboxDispatcher, has_outbox_events
 from recorder.webhooks.subscriptions import WebhookSecretBox
 
 log = logging.getLogger("recorder.webhooks")
@@ -52,6 +52,8 @@ _GATHER_S = 0.02
 _EMPTY_QUEUE_MS = 1_000
 # Pause after a failed query.
 _AWAY_S = 1.0
+# Longest pause between two turns while there is more to do.
+_LONGEST_PAUSE_S = 0.1
 _GRACE_S = 5.0
 
 
@@ -59,7 +61,7 @@ _GRACE_S = 5.0
 class _LoopTurn:
     """Result of one transaction of the loop."""
 
-    claims: list[AttemptClaim] = field(default_factory=list)
+    claims: list[DeliveryClaim] = field(default_factory=list)
     #: Whether another transaction would find more at once.
     has_more: bool = False
 
@@ -93,16 +95,17 @@ class DeliveryLoop:
         self._client = client
         self._box = box
         self._schedule = schedule or DeliverySchedule()
+        self._dispatcher = OutboxDispatcher()
         self._slots = DeliverySlots(slots)
         self._lease_ms = lease_ms
         self._grace_s = grace_s
         self._sweep = DeliveryCleanup(database)
         self._tasks: set[asyncio.Task[None]] = set()
         #: Attempts that ended since the last turn; it frees their slots.
-        self._ended: list[tuple[AttemptClaim, OutboundExchange]] = []
+        self._ended: list[tuple[DeliveryClaim, OutboundExchange]] = []
         self._has_ended = asyncio.Event()
         #: Outcomes that are not stored yet.
-        self._outcomes: list[AttemptOutcome] = []
+        self._outcomes: list[DeliveryResult] = []
         self._turned_at = time.monotonic()
 
     @property
@@ -121,16 +124,19 @@ class DeliveryLoop:
                     self._start_attempt(claim)
                 if not turn.has_more:
                     await self._wait_for_work(stopping)
+                elif self._database.is_sqlite:
+                    # Writers of other processes try again from time to time, and must find the lock free.
+                    await asyncio.sleep(min(self.turn_s, _LONGEST_PAUSE_S))
         finally:
             stopping.cancel()
             await self._finish_attempts()
 
-    async def _run_turn(self, visit: Callable[[list[AttemptOutcome]], _LoopTurn]) -> _LoopTurn:
+    async def _run_turn(self, visit: Callable[[list[DeliveryResult]], _LoopTurn]) -> _LoopTurn:
         """Store outcomes and claim attempts; keep the outcomes while the database does not answer."""
         ended, self._ended = self._ended, []
         for claim, exchange in ended:
             self._slots.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
-            self._outcomes.append(AttemptOutcome(claim.id, claim.begun_ms, exchange))
+            self._outcomes.append(DeliveryResult(claim.id, claim.begun_ms, exchange))
         try:
             turn = await anyio.to_thread.run_sync(visit, self._outcomes)
         except Unavailable:
@@ -140,15 +146,15 @@ class DeliveryLoop:
         self._outcomes = []
         return turn
 
-    def _visit_database(self, outcomes: list[AttemptOutcome]) -> _LoopTurn:
+    def _visit_database(self, outcomes: list[DeliveryResult]) -> _LoopTurn:
         """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
         now = clock.now()
         if not outcomes and not self._has_work(now):
             return _LoopTurn()
         with self._database.transaction(write=True) as db:
-            settle_delivery_attempts(db, self._schedule, outcomes, now=now)
-            has_more = dispatch_outbox_events(db)
+            self._dispatcher.note_ended(settle_delivery_attempts(db, self._schedule, outcomes, now=now))
+            has_more = self._dispatcher.dispatch(db)
             queues = list_due_queues(db, now_ms=clock.to_ms(now))
             wanted = self._slots.allot(queues, most=_BATCH, now_ms=clock.to_ms(now))
             claimed = claim_delivery_attempts(
@@ -166,13 +172,13 @@ class DeliveryLoop:
                 self._slots.free and list_due_queues(db, now_ms=clock.to_ms(now))
             )
 
-    def _start_attempt(self, claim: AttemptClaim) -> None:
+    def _start_attempt(self, claim: DeliveryClaim) -> None:
         self._slots.begin(claim)
         task = asyncio.create_task(self._attempt_delivery(claim))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _attempt_delivery(self, claim: AttemptClaim) -> None:
+    async def _attempt_delivery(self, claim: DeliveryClaim) -> None:
         exchange = OutboundExchange(error="connection")  # the outcome if this loop cuts it off
         try:
             exchange = await self._client.post(claim.url, claim.headers, claim.body)
@@ -197,7 +203,7 @@ class DeliveryLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._run_turn(self._store_outcomes)
 
-    def _store_outcomes(self, outcomes: list[AttemptOutcome]) -> _LoopTurn:
+    def _store_outcomes(self, outcomes: list[DeliveryResult]) -> _LoopTurn:
         with self._database.transaction(write=True) as db:
             settle_delivery_attempts(db, self._schedule, outcomes, now=clock.now())
         return _LoopTurn()

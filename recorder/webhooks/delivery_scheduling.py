@@ -3,13 +3,18 @@
 Pure computation without a database. A slow receiver does not delay the deliveries of other webhooks.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-#: A success within this time allows its webhook one more attempt under way.
+from recorder.rotation import FairTurns, compute_workspace_share
+
+#: A success within this time allows its webhook one more attempt under way. A webhook whose last attempt took
+#: longer is slow.
 QUICK_MS = 1_000
+#: Duration of an attempt that costs its workspace as much as to begin one.
+_COST_MS = 100
 _FIRST_ALLOWANCE = 4
 #: Most webhooks with a stored allowance; after that all begin at the first allowance again.
 _CACHED = 10_000
@@ -36,21 +41,31 @@ class ScheduledForWebhook(Protocol):
 
 
 class DeliverySlots:
-    """Slots of a worker, shared among webhooks.
+    """Slots of a worker, shared among webhooks. Workspaces take turns, and the webhooks of each.
 
     A webhook's allowance grows by one with each quick success and halves with each failure, so one that
     times out soon holds a single slot. It never exceeds a quarter of the slots, and a workspace with all of
-    its webhooks never holds more than half of them.
+    its webhooks never holds more than half of them. Slow webhooks, and the attempts of new ones beside
+    their first, hold at most three quarters together.
+    A workspace's turns depend on the duration of its attempts: the slots are what workspaces share.
     """
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
         self._of_one_webhook = max(1, slots // 4)
-        self._of_one_workspace = max(1, slots // 2)
+        self._of_one_workspace = compute_workspace_share(slots)
+        self._of_slow_webhooks = slots - slots // 4
         self._allowed: dict[str, int] = {}
+        #: Durations of the last attempts.
+        self._last_ms: dict[str, int] = {}
         self._resting: dict[str, int] = {}
         self._of_webhook: Counter[str] = Counter()
         self._of_workspace: Counter[str] = Counter()
+        #: Attempts that the workspaces began, and their durations.
+        self._turns = FairTurns[str]()
+        #: Number of the last attempt that was allotted to a webhook.
+        self._last_turn: dict[str, int] = {}
+        self._turn = 0
 
     @property
     def free(self) -> int:
@@ -58,7 +73,10 @@ class DeliverySlots:
         return self._slots - self._of_webhook.total()
 
     def allot(self, queues: Sequence[WebhookQueue], *, most: int, now_ms: int) -> dict[str, int]:
-        """Return the attempts that each webhook may begin now: one each in turn, the longest waiting first.
+        """Return the attempts that each webhook may begin now.
+
+        The workspace whose attempts cost least is next, with the webhook whose last turn was longest ago;
+        of equal ones the longest waiting.
 
         Args:
             queues: webhooks with due attempts.
@@ -68,17 +86,30 @@ class DeliverySlots:
         left = min(most, self.free)
         given: Counter[str] = Counter()
         of_workspace = Counter(self._of_workspace)
+        of_slow = sum(self._count_slow(*of_webhook) for of_webhook in self._of_webhook.items())
         awake = (queue for queue in queues if self._resting.get(queue.webhook_id, 0) <= now_ms)
-        waiting = sorted(awake, key=lambda queue: queue.due_ms)
-        while left and waiting:
-            served = []
-            for queue in waiting:
-                if left and self._has_room(queue, given, of_workspace):
-                    given[queue.webhook_id] += 1
-                    of_workspace[queue.workspace_id] += 1
-                    left -= 1
-                    served.append(queue)
-            waiting = served
+        queues_of: defaultdict[str, deque[WebhookQueue]] = defaultdict(deque)
+        for queue in sorted(
+            awake, key=lambda queue: (self._last_turn.get(queue.webhook_id, 0), queue.due_ms)
+        ):
+            if self._has_room(queue, given, of_workspace):
+                queues_of[queue.workspace_id].append(queue)
+        self._turns.set_waiting(queues_of)
+        waiting = {workspace_id: queues_of[workspace_id] for workspace_id in self._turns.sort_waiting()}
+        while left and (workspace_id := self._turns.find_next(waiting)) is not None:
+            queue = waiting[workspace_id].popleft()
+            busy = self._of_webhook[queue.webhook_id] + given[queue.webhook_id]
+            is_slow = self._count_slow(queue.webhook_id, busy + 1) > self._count_slow(queue.webhook_id, busy)
+            has_slot = not is_slow or of_slow < self._of_slow_webhooks
+            if has_slot and self._has_room(queue, given, of_workspace):
+                self._take_turn(queue)
+                of_slow += is_slow
+                given[queue.webhook_id] += 1
+                of_workspace[workspace_id] += 1
+                left -= 1
+                waiting[workspace_id].append(queue)
+            if not waiting[workspace_id]:
+                del waiting[workspace_id]
         return dict(given)
 
     def rest(self, webhook_id: str, until_ms: int) -> None:
@@ -92,8 +123,11 @@ class DeliverySlots:
         self._of_workspace[attempt.workspace_id] += 1
 
     def end(self, attempt: ScheduledForWebhook, *, is_success: bool, duration_ms: int) -> None:
-        """Count an attempt that ended, and adapt the allowance of its webhook."""
+        """Count an attempt that ended with its cost, and adapt the allowance of its webhook."""
         webhook_id = attempt.webhook_id
+        self._turns.add_cost(attempt.workspace_id, duration_ms / _COST_MS)
+        _limit_scheduling_cache(self._last_ms)
+        self._last_ms[webhook_id] = duration_ms
         for counts, name in ((self._of_webhook, webhook_id), (self._of_workspace, attempt.workspace_id)):
             counts[name] -= 1
             if not counts[name]:
@@ -105,10 +139,23 @@ class DeliverySlots:
         elif duration_ms <= QUICK_MS:
             self._allowed[webhook_id] = min(self._of_one_webhook, allowed + 1)
 
+    def _take_turn(self, queue: WebhookQueue) -> None:
+        _limit_scheduling_cache(self._last_turn)
+        self._turn += 1
+        self._last_turn[queue.webhook_id] = self._turn
+        self._turns.add_cost(queue.workspace_id, 1)
+
     def _has_room(self, queue: WebhookQueue, given: Counter[str], of_workspace: Counter[str]) -> bool:
         allowed = min(self._of_one_webhook, self._allowed.get(queue.webhook_id, _FIRST_ALLOWANCE))
         busy = self._of_webhook[queue.webhook_id] + given[queue.webhook_id]
         return busy < allowed and of_workspace[queue.workspace_id] < self._of_one_workspace
+
+    def _count_slow(self, webhook_id: str, count: int) -> int:
+        """Return the slow ones of a webhook's attempts under way; of a new webhook all but one are slow."""
+        last_ms = self._last_ms.get(webhook_id)
+        if last_ms is None:
+            return max(0, count - 1)
+        return count if last_ms > QUICK_MS else 0
 
 
 def _limit_scheduling_cache(memory: dict[str, int]) -> None:

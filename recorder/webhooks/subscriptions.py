@@ -9,8 +9,6 @@ import secrets
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, or_, select
@@ -18,12 +16,13 @@ from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
 from recorder.audit.log import Action, Origin, record_audit_entry
+from recorder.encryption import DecryptionFailed, decrypt, encrypt
 from recorder.errors import Invalid, LimitReached, NotFound, Problem, ValidationFailed
 from recorder.hashing import compute_keyed_digest
 from recorder.ids import is_id, new_timed_id
 from recorder.models.webhook import (
-    DeliveryRow,
     RotatedSecret,
+    SkippedEvents,
     Webhook,
     WebhookCreate,
     WebhookCreated,
@@ -32,24 +31,30 @@ from recorder.models.webhook import (
     WebhookUpdate,
 )
 from recorder.models.workspace import WorkspaceRow
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
+from recorder.storage.list_pages import FetchedPage, fetch_newest_rows
 from recorder.tenant import Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
+from recorder.webhooks.repeated_log_lines import RepeatedLogLine
 from recorder.webhooks.signing import SECRET_PREFIX
 
-log = logging.getLogger("recorder.webhooks")
+#: While attempts wait, the secret is read each second.
+_UNREADABLE = RepeatedLogLine(
+    logging.ERROR, "a webhook's secret cannot be read: restore RECORDER_SECRET, or rotate the secret"
+)
 
 _RANDOM_BYTES = 32
-_NONCE_BYTES = 12
+_PURPOSE = "webhook-secrets"
 _KEY_ID_CHARACTERS = 8
 _VALID_AT_ONCE = 10
+#: Skipped events are shown for so long after the last of them, as long as delivery records are kept.
+SKIPPED_FOR = timedelta(days=limits.DELIVERY_DAYS)
 
 
 class WebhookSecretBox:
     """Encryption of signing secrets under a key of the deployment; each is bound to its webhook."""
 
     def __init__(self, deployment_secret: bytes) -> None:
-        self._cipher = AESGCM(compute_keyed_digest(deployment_secret, "webhook-secrets", b""))
+        self._deployment_secret = deployment_secret
         #: Id of the key, by which a changed deployment secret is detected.
         self.key_id = compute_keyed_digest(deployment_secret, "webhook-secrets-id", b"").hex()[
             :_KEY_ID_CHARACTERS
@@ -57,19 +62,15 @@ class WebhookSecretBox:
 
     def encrypt_secret(self, secret: str, webhook_id: str) -> bytes:
         """Encrypt a secret; return nonce and ciphertext."""
-        nonce = secrets.token_bytes(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, secret.encode(), webhook_id.encode())
+        return encrypt(self._deployment_secret, _PURPOSE, secret.encode(), owner_id=webhook_id)
 
     def decrypt_secret(self, row: WebhookSecretRow) -> str | None:
         """Decrypt the secret of a row; return None where another deployment secret encrypted it."""
-        nonce, ciphertext = row.ciphertext[:_NONCE_BYTES], row.ciphertext[_NONCE_BYTES:]
         try:
-            return self._cipher.decrypt(nonce, ciphertext, row.webhook_id.encode()).decode()
-        except InvalidTag:
-            log.error(
-                "a webhook's secret cannot be read: restore RECORDER_SECRET, or rotate the secret",
-                extra={"webhook_id": row.webhook_id, "key_id": row.key_id},
-            )
+            secret = decrypt(self._deployment_secret, _PURPOSE, row.ciphertext, owner_id=row.webhook_id)
+            return secret.decode()
+        except DecryptionFailed:
+            _UNREADABLE.add(row.webhook_id, key_id=row.key_id)
             return None
 
 
@@ -200,12 +201,7 @@ def list_webhooks(
 ) -> FetchedPage[Webhook, str]:
     """Return a page of webhooks, newest first, those older than `before_id`."""
     statement = _select_active_webhooks(tenant)
-    if before_id is not None:
-        statement = statement.where(col(WebhookRow.id) < before_id)
-    statement = statement.order_by(col(WebhookRow.id).desc())
-    page = fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
-    )
+    page = fetch_newest_rows(db, statement, col(WebhookRow.id), before_id=before_id, limit=limit)
     return page.convert(webhook_to_wire)
 
 
@@ -250,7 +246,7 @@ def rotate_webhook_secret(
 
 
 def delete_webhook(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str) -> None:
-    """Delete a webhook with its secrets and waiting attempts; a later sweep removes its records.
+    """Delete a webhook with its secrets; its pending attempts are not made, and cleanups remove them.
 
     Raises:
         NotFound: if there is no such webhook.
@@ -259,16 +255,21 @@ def delete_webhook(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: st
     row.deleted_at = clock.now()
     db.add(row)
     db.exec(delete(WebhookSecretRow).where(col(WebhookSecretRow.webhook_id) == row.id))
-    waiting = select(DeliveryRow.id).filter_by(webhook_id=row.id, status="pending")
-    # In the order in which workers lock attempts to store outcomes.
-    waiting = waiting.order_by(col(DeliveryRow.id)).with_for_update()
-    db.exec(delete(DeliveryRow).where(col(DeliveryRow.id).in_(waiting)))
     _record_webhook_action(db, origin, "webhook.delete", row.id, {})
 
 
 def webhook_to_wire(row: WebhookRow) -> Webhook:
     """Return the wire object of a webhook, without its secret."""
-    return Webhook.model_validate(row.model_dump(include=set(Webhook.model_fields)))
+    stored = row.model_dump(include=set(Webhook.model_fields))
+    return Webhook.model_validate({**stored, "skipped_events": read_skipped_events(row)})
+
+
+def read_skipped_events(row: WebhookRow) -> SkippedEvents | None:
+    """Return the events that a webhook did not get; None if the last of them was long ago."""
+    first_at, last_at = row.skipped_first_at, row.skipped_last_at
+    if first_at is None or last_at is None or last_at < clock.now() - SKIPPED_FOR:
+        return None
+    return SkippedEvents(count=row.skipped_count, first_at=first_at, last_at=last_at)
 
 
 def _select_active_webhooks(tenant: Tenant) -> SelectOfScalar[WebhookRow]:

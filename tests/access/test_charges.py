@@ -15,8 +15,8 @@ from recorder.errors import RecorderError
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.ingest import IngestWriter
+from recorder.recording.session_stops import stop_session_batch
 from recorder.recording.sessions import start_session
-from recorder.recording.stops import stop_session_batch
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.captured_minutes import MINUTE, ChargedTenant, codes, submit

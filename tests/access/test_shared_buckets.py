@@ -12,7 +12,7 @@ import redis
 from benchmarks.overload import Grants, overload
 from recorder.access.rate_limits.bucket_stores import (
     TIMEOUT_S,
-    Presence,
+    RedisAvailability,
     RedisBuckets,
     SharedTokenBucketStore,
     TokenBucketStore,
@@ -33,7 +33,7 @@ def a_bucket(size: int = 10, per_second: float = 0.001) -> TokenBucket:
 
 @asynccontextmanager
 async def shared(url: str) -> AsyncIterator[SharedTokenBucketStore]:
-    buckets = SharedTokenBucketStore(RedisBuckets(url), InProcessBuckets(), Presence("rate limits"))
+    buckets = SharedTokenBucketStore(RedisBuckets(url), InProcessBuckets(), RedisAvailability("rate limits"))
     try:
         yield buckets
     finally:
@@ -42,7 +42,7 @@ async def shared(url: str) -> AsyncIterator[SharedTokenBucketStore]:
 
 async def granted(store: TokenBucketStore, bucket: TokenBucket, count: int) -> int:
     """Return how many of some simultaneous requests are granted."""
-    result = await asyncio.gather(*(store.draw([bucket]) for _ in range(count)))
+    result = await asyncio.gather(*(store.take_tokens([bucket]) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
 
 
@@ -51,7 +51,7 @@ async def has_come_back(store: SharedTokenBucketStore, url: str) -> None:
     with redis.Redis.from_url(url) as connection:
         while True:
             seen = a_bucket()
-            await store.draw([seen])
+            await store.take_tokens([seen])
             if connection.exists(seen.name):
                 return
             await asyncio.sleep(0.02)
@@ -130,7 +130,7 @@ def test_a_redis_that_hangs_holds_requests_up_once(caplog: pytest.LogCaptureFixt
 async def seconds(store: TokenBucketStore, bucket: TokenBucket) -> float:
     """Return the duration of one decision."""
     began = time.monotonic()
-    await store.draw([bucket])
+    await store.take_tokens([bucket])
     return time.monotonic() - began
 
 
@@ -154,7 +154,7 @@ def test_a_request_that_gives_up_leaves_the_others_their_answers(redis_url: str)
     async def run() -> None:
         store = RedisBuckets(redis_url, timeout_s=30)
         bucket = a_bucket(size=1_000)
-        waiting = [asyncio.create_task(store.draw([bucket])) for _ in range(20)]
+        waiting = [asyncio.create_task(store.take_tokens([bucket])) for _ in range(20)]
         await asyncio.sleep(0)
         for task in waiting[::2]:
             task.cancel()

@@ -17,7 +17,7 @@ from recorder.access.rate_limits.token_buckets import (
     BucketLevel,
     InProcessBuckets,
     TokenBucket,
-    draw,
+    take_tokens,
 )
 from recorder.access.rate_tiers import SIGNED_READS, STRANGERS, TIERS, WEBHOOK_CALLS
 from recorder.ids import new_id
@@ -45,7 +45,7 @@ class Clock:
 
 
 def ask(levels: list[BucketLevel], now: float) -> bool:
-    is_granted, _ = draw(levels, now=now)
+    is_granted, _ = take_tokens(levels, now=now)
     return is_granted
 
 
@@ -57,21 +57,21 @@ def test_a_bucket_gives_its_size_at_once_and_then_its_rate() -> None:
 
 def test_a_bucket_never_holds_more_than_its_size() -> None:
     level = BucketLevel(KEY, 0.0)
-    draw([level], now=0.0)
-    assert draw([level], now=1e9, cost=0) == (True, [4.0])
+    take_tokens([level], now=0.0)
+    assert take_tokens([level], now=1e9, cost=0) == (True, [4.0])
 
 
 def test_a_refused_request_takes_nothing_from_either_bucket() -> None:
     levels = [BucketLevel(KEY, 0.0), BucketLevel(WORKSPACE, 0.0)]
     for _ in range(4):
-        draw(levels, now=0.0)
-    assert draw(levels, now=0.0) == (False, [0.0, 6.0])
-    assert draw([levels[1]], now=0.0) == (True, [5.0])
+        take_tokens(levels, now=0.0)
+    assert take_tokens(levels, now=0.0) == (False, [0.0, 6.0])
+    assert take_tokens([levels[1]], now=0.0) == (True, [5.0])
 
 
 def test_looking_takes_nothing() -> None:
     level = BucketLevel(KEY, 0.0)
-    assert [draw([level], now=0.0, cost=0) for _ in range(9)] == [(True, [4.0])] * 9
+    assert [take_tokens([level], now=0.0, cost=0) for _ in range(9)] == [(True, [4.0])] * 9
 
 
 @given(sizes, speeds, st.lists(steps, min_size=1, max_size=80))
@@ -110,7 +110,7 @@ def test_a_clock_that_is_set_far_back_closes_a_bucket_for_its_filling_time_at_mo
     while ask([level], 1e9):
         pass
     ask([level], 1e9 - back)
-    _, [tokens] = draw([level], now=1e9 - back + 2 * bucket.fill_s, cost=0)
+    _, [tokens] = take_tokens([level], now=1e9 - back + 2 * bucket.fill_s, cost=0)
     assert tokens == pytest.approx(size, rel=1e-3)
 
 
@@ -135,7 +135,7 @@ def test_redis_reckons_as_memory_does(
         now += step
         numbers = [number for bucket in buckets for number in (cost, bucket.size, bucket.per_second)]
         result = script([bucket.name for bucket in buckets], [*numbers, repr(now)])
-        is_granted, tokens = draw(levels, now=now, cost=cost)
+        is_granted, tokens = take_tokens(levels, now=now, cost=cost)
         assert result[0] == is_granted
         assert [float(text) for text in result[1:]] == pytest.approx(tokens, abs=HAIR)
 
@@ -172,7 +172,7 @@ def test_no_schedule_of_several_callers_gets_more_from_redis(
 
 async def ask_together(store: RedisBuckets, buckets: list[TokenBucket], count: int) -> int:
     """Return how many of some simultaneous requests are granted."""
-    result = await asyncio.gather(*(store.draw(buckets) for _ in range(count)))
+    result = await asyncio.gather(*(store.take_tokens(buckets) for _ in range(count)))
     return sum(is_granted for is_granted, _ in result)
 
 
@@ -182,7 +182,7 @@ def test_redis_takes_from_both_buckets_or_from_none(redis_url: str) -> None:
         key = TokenBucket(new_id("key"), "per_key", 4, 0.001)
         workspace = TokenBucket(new_id("wsp"), "per_workspace", 10, 0.001)
         assert await ask_together(store, [key, workspace], 20) == 4
-        _, [left] = await store.draw([workspace], cost=0)
+        _, [left] = await store.take_tokens([workspace], cost=0)
         assert math.floor(left) == 6
         await store.close()
 
@@ -192,7 +192,7 @@ def test_redis_takes_from_both_buckets_or_from_none(redis_url: str) -> None:
 def test_redis_forgets_a_bucket_that_has_had_time_to_fill(redis_url: str, connection: redis.Redis) -> None:
     async def run() -> None:
         store = RedisBuckets(redis_url, timeout_s=30)
-        await store.draw([bucket])
+        await store.take_tokens([bucket])
         await store.close()
 
     bucket = TokenBucket(new_id("key"), "per_key", 10, 5.0)
@@ -205,10 +205,10 @@ def test_memory_forgets_what_was_quiet_for_as_long_as_any_bucket_takes_to_fill()
         clock = Clock()
         store = InProcessBuckets(clock=clock)
         for n in range(1_000):
-            await store.draw([TokenBucket(f"{n}", "per_address", 40, 20.0)])
+            await store.take_tokens([TokenBucket(f"{n}", "per_address", 40, 20.0)])
         assert len(store) == 1_000
         for clock.now in (LONGEST_FILL_S, 2 * LONGEST_FILL_S):
-            await store.draw([KEY])
+            await store.take_tokens([KEY])
         assert len(store) == 1
 
     asyncio.run(run())
@@ -220,7 +220,7 @@ def test_memory_keeps_a_bucket_that_is_in_use_over_all_generations() -> None:
         store = InProcessBuckets(clock=clock)
         granted = 0
         for clock.now in range(0, 600, 7):
-            granted += (await store.draw([slow]))[0]
+            granted += (await store.take_tokens([slow]))[0]
         assert granted <= 5 + 600 * slow.per_second
 
     asyncio.run(run())
@@ -230,8 +230,8 @@ def test_a_flood_of_callers_does_not_fill_the_memory() -> None:
     async def run() -> None:
         store = InProcessBuckets(capacity=100)
         for n in range(2_000):
-            await store.draw([TokenBucket(f"{n}", "per_address", 40, 20.0)])
-            await store.draw([TokenBucket(f"look {n}", "per_address", 40, 20.0)], cost=0)
+            await store.take_tokens([TokenBucket(f"{n}", "per_address", 40, 20.0)])
+            await store.take_tokens([TokenBucket(f"look {n}", "per_address", 40, 20.0)], cost=0)
         assert len(store) <= 200
 
     asyncio.run(run())
@@ -241,7 +241,7 @@ def test_a_bucket_takes_the_size_of_its_new_tier() -> None:
     async def run() -> list[tuple[bool, list[float]]]:
         store = InProcessBuckets(clock=Clock())
         grown = TokenBucket(KEY.name, "per_key", 40, 20.0)
-        return [await store.draw([bucket]) for bucket in (KEY, grown, KEY)]
+        return [await store.take_tokens([bucket]) for bucket in (KEY, grown, KEY)]
 
     assert asyncio.run(run()) == [(True, [3.0]), (True, [2.0]), (True, [1.0])]
 
@@ -250,12 +250,12 @@ def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> N
     clock = Clock()
     store = InProcessBuckets(clock=clock)
     slow, fast = BucketGroup(KEY), BucketGroup(TokenBucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
-    drawn = [store.draw_now(group) for group in (slow, fast, slow, fast, slow)]
+    drawn = [store.take_tokens_now(group) for group in (slow, fast, slow, fast, slow)]
     assert drawn == [(True, [3.0]), (True, [2.0, 9.0]), (True, [1.0]), (True, [0.0, 8.0]), (False, [0.0])]
     clock.now = 1.0
-    assert store.draw_now(fast) == (True, [19.0, 9.0])
+    assert store.take_tokens_now(fast) == (True, [19.0, 9.0])
     clock.now = 2.0
-    assert store.draw_now(slow) == (True, [3.0])
+    assert store.take_tokens_now(slow) == (True, [3.0])
 
 
 def test_a_group_in_use_is_kept_over_all_generations() -> None:
@@ -266,7 +266,7 @@ def test_a_group_in_use_is_kept_over_all_generations() -> None:
     )
     granted = 0
     for clock.now in range(0, 600, 7):
-        granted += store.draw_now(group)[0]
+        granted += store.take_tokens_now(group)[0]
     assert granted <= 5 + 600 * 5 / LONGEST_FILL_S
 
 

@@ -9,6 +9,7 @@ import pytest
 from recorder import hashing
 from recorder.audit.log import Origin, record_audit_entry
 from tests.support.factories import Caller, Service, assert_problem
+from tests.support.query_plans import noted_statements, plan_of
 from tests.support.recorded_sessions import execute
 
 NDJSON = "application/x-ndjson"
@@ -113,6 +114,25 @@ def test_filters_find_by_action_actor_resource_and_time(caller: Caller) -> None:
         ],
     }.items():
         assert listed(caller, query) == expected, query
+
+
+def test_a_name_that_is_a_type_and_an_id_finds_both(caller: Caller) -> None:
+    write(caller, ("export.create", "exp_1"), ("workflow.create", "export"), ("hold.add", "key"))
+    write(caller, ("key.create", "key_1"), actor="operator")
+    assert listed(caller, "?resource=export") == [("export.create", "exp_1"), ("workflow.create", "export")]
+    assert listed(caller, "?resource=key") == [("hold.add", "key"), ("key.create", "key_1")]
+    assert listed(caller, "?actor=operator") == [("key.create", "key_1")]
+
+
+@pytest.mark.parametrize("name", ["action", "actor", "resource"])
+def test_a_look_up_walks_an_index_of_its_own(caller: Caller, name: str) -> None:
+    database = caller.service.runtime.database
+    write(caller, ("key.create", "key_1"))
+    with noted_statements() as noted:
+        listed(caller, f"?{name}=nothing")
+    [query] = [(statement, given) for statement, given in noted if "FROM audit_entries" in statement]
+    plan = plan_of(database, *query)
+    assert f"ix_audit_entries_{name}" in plan and "TEMP B-TREE" not in plan, plan
 
 
 @pytest.mark.parametrize(

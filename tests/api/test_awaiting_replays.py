@@ -1,19 +1,16 @@
 """Dry replays that await a decision: a turn of the drain run passes over them until their time is over."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import sqlalchemy
 from sqlmodel import select
 
 from recorder.models.replay import ReplayRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.drain_run import DECISION_TIME
 from recorder.replay_service.due_replays import has_due_replays, list_due_replays, list_late_replays
-from recorder.storage.database import Database
+from recorder.replays.replay_policy import DECISION_TIME
 from tests.support.factories import Caller
+from tests.support.query_plans import noted_statements, plan_of
 from tests.support.two_click_sessions import replay_all, sealed_run
 
 #: Indexes that a turn may search: those of what can run and of what is late, and the primary key.
@@ -42,31 +39,6 @@ def let_time_pass(caller: Caller, *replay_ids: str) -> None:
             assert row.awaiting_until is not None
             row.awaiting_until -= DECISION_TIME
             db.add(row)
-
-
-@contextmanager
-def noted_statements() -> Iterator[list[tuple[str, Any]]]:
-    """Statements of this process with their parameters."""
-    noted: list[tuple[str, Any]] = []
-
-    def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
-        noted.append((statement, parameters))
-
-    sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
-    try:
-        yield noted
-    finally:
-        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
-
-
-def plan_of(database: Database, statement: str, parameters: Any) -> str:
-    """The plan of a statement, on PostgreSQL as that of a large table."""
-    with database.transaction(write=False) as db:
-        connection = db.connection()
-        explain = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"
-        if not database.is_sqlite:
-            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
-        return "\n".join(row[-1] for row in connection.exec_driver_sql(f"{explain} {statement}", parameters))
 
 
 def test_a_turn_searches_neither_what_awaits_a_decision_nor_all_that_is_open(caller: Caller) -> None:

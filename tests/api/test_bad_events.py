@@ -74,6 +74,14 @@ def test_one_bad_item_refuses_its_batch(caller: Caller, case: str) -> None:
     assert footprint(caller.service.runtime) == before
 
 
+def test_each_bad_item_of_a_batch_is_named(caller: Caller) -> None:
+    items = [event("1"), GOOD, {"type": "click"}, event(1, url=1, extra=1)]  # type: ignore[arg-type]
+    problem = assert_problem(caller.add_events(caller.make_session(), *items), 422, "validation_failed")
+    places = [error["pointer"] for error in problem["errors"]]
+    assert places[:2] == ["/events/0/t_ms", "/events/2/t_ms"]
+    assert len(places) == 3 and places[2].startswith("/events/3/")
+
+
 SENTENCES = [
     (event("1"), "Takes an integer."),  # type: ignore[arg-type]
     (event(-1), "Takes an integer of 0 or more."),
@@ -135,6 +143,46 @@ def test_the_largest_batch_and_item_are_taken(caller: Caller) -> None:
     assert caller.add_events(session_id, *[GOOD] * 100).json()["event_count"] == 100
     assert caller.add_events(session_id, padded(65_536)).json()["event_count"] == 101
     assert caller.add_events(session_id, event(limits.T_MS_MAX)).status_code == 202
+
+
+def spelled(item: dict[str, Any], spelling: str) -> bytes:
+    """A batch of one event in another spelling of JSON than the compact one."""
+    spellings = {"escapes": {"ensure_ascii": True}, "spaces": {"ensure_ascii": False, "indent": 2_000}}
+    return json.dumps({"events": [item]}, **spellings[spelling]).encode()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("spelling", ["escapes", "spaces"])
+def test_an_event_is_measured_as_compact_json(caller: Caller, spelling: str) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/events"
+    text = "日" * 21_000 if spelling == "escapes" else {f"k{n}": n for n in range(40)}
+    item = event(1, data={"x": text})
+    body = spelled(item, spelling)
+    assert json_size(item) < limits.EVENT_BYTES < len(body)
+    assert caller.post_raw(address, body).status_code == 202
+    (stored,) = caller.get(address).json()["data"]
+    assert stored["data"] == item["data"]
+
+
+@pytest.mark.parametrize("policy", [None, {"builtins": ["email"]}], ids=["unmasked", "masked"])
+def test_an_event_over_its_cap_as_compact_json_is_refused_in_any_spelling(
+    caller: Caller, policy: dict[str, Any] | None
+) -> None:
+    if policy is not None:
+        caller.request("PATCH", "/v1/workspaces/current", json={"masking": policy})
+    address = f"/v1/sessions/{caller.make_session()}/events"
+    largest = event(1, data={"x": "日" * ((limits.EVENT_BYTES - json_size(event(1, data={"x": ""}))) // 3)})
+    assert caller.post_raw(address, spelled(largest, "escapes")).status_code == 202
+    larger = event(1, data={"x": largest["data"]["x"] + "日"})
+    problem = assert_problem(caller.post_raw(address, spelled(larger, "escapes")), 422, "validation_failed")
+    assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [("/events/0", "too_large")]
+
+
+def test_an_unmasked_event_of_many_spaces_is_taken_where_masking_is_on(caller: Caller) -> None:
+    caller.request("PATCH", "/v1/workspaces/current", json={"masking": {"builtins": ["email"]}})
+    address = f"/v1/sessions/{caller.make_session()}/events"
+    masked = json.dumps(event(2, url="ada@example.com")).encode()
+    spaced = b'{"t_ms":1,"type":"click"' + b" " * limits.EVENT_BYTES * (limits.MASKING_GROWTH + 1) + b"}"
+    assert caller.post_raw(address, b'{"events":[' + masked + b"," + spaced + b"]}").status_code == 202
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,30 @@ def test_a_bad_picture_refuses_its_batch(caller: Caller, case: str) -> None:
     before = footprint(caller.service.runtime)
     bad = {"t_ms": 2, "content_type": content_type, "data": encoded(data)}
     problem = assert_problem(caller.add_frames(session_id, frame(1), bad), status, code)
-    assert status == 415 or problem["errors"][0]["pointer"] == "/frames/1"
+    pointer = "/frames/1/content_type" if status == 415 else "/frames/1"
+    assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [(pointer, code)]
     assert footprint(caller.service.runtime) == before
+
+
+def test_another_kind_of_picture_is_named_in_multipart_too(caller: Caller) -> None:
+    session_id = caller.make_session()
+    items = [
+        {"t_ms": n, "content_type": kind, "part": f"p{n}"}
+        for n, kind in enumerate(("image/png", "image/gif"))
+    ]
+    files = multipart(items, p0=PNG, p1=picture(format="GIF"))
+    answer = caller.request("POST", f"/v1/sessions/{session_id}/frames", files=files)
+    problem = assert_problem(answer, 415, "unsupported_media_type")
+    assert [error["pointer"] for error in problem["errors"]] == ["/frames/1/content_type"]
+
+
+def test_the_media_type_of_a_picture_may_be_in_capitals(caller: Caller) -> None:
+    session_id = caller.make_session()
+    named = frame(1, id="frm_A1")
+    assert caller.add_frames(session_id, {**named, "content_type": "Image/PNG"}).json()["accepted"] == 1
+    assert caller.add_frames(session_id, named).json()["duplicates"] == 1
+    (stored,) = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
+    assert stored["content_type"] == "image/png"
 
 
 @pytest.mark.parametrize("case", BAD_MEMBERS)
@@ -197,6 +219,75 @@ def test_a_body_that_is_no_upload_is_refused(
     before = footprint(caller.service.runtime)
     assert_problem(caller.post_raw(address, body, content_type=content_type), status, code)
     assert footprint(caller.service.runtime) == before
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        pytest.param(
+            {"frame": (None, b"[]", "application/json"), "screen": ("screen", PNG, "image/png")},
+            "The part `frames` is missing; the body has `frame`, `screen`.",
+            id="another name",
+        ),
+        pytest.param(
+            {f"p{n}": (f"p{n}", b"x", "image/png") for n in range(7)},
+            "The part `frames` is missing; the body has `p0`, `p1`, `p2`, `p3`, `p4`, 2 more.",
+            id="many names",
+        ),
+        pytest.param(
+            {"n" * 200: ("f", b"x", "image/png")},
+            f"The part `frames` is missing; the body has `{'n' * 100}…`.",
+            id="long name",
+        ),
+        pytest.param(
+            [("frames", (None, b"[]", "application/json"))] * 2,
+            "Send each name once; repeated: `frames`.",
+            id="frames twice",
+        ),
+    ],
+)
+def test_a_multipart_error_names_the_parts(caller: Caller, files: Any, sentence: str) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/frames"
+    problem = assert_problem(caller.request("POST", address, files=files), 422, "validation_failed")
+    assert [(error["pointer"], error["code"], error["message"]) for error in problem["errors"]] == [
+        ("", "invalid_multipart", sentence)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body", "start"),
+    [
+        ("multipart/form-data", b"x", "Content-Type lacks its boundary"),
+        ("multipart/form-data; boundary=", b"x", "Content-Type lacks its boundary"),
+        ("multipart/form-data; boundary=x", b"", "The part `frames` is missing; the body has no parts."),
+        ("multipart/form-data; boundary=x", b"x", "The multipart body is malformed, or has more than 51"),
+        (
+            "multipart/form-data; boundary=x",
+            b'--x\r\nContent-Disposition: form-data; name="a\x1b[2J\xe2\x80\xae"\r\n\r\nx\r\n--x--',
+            "The part `frames` is missing; the body has `a\ufffd[2J\ufffd`.",
+        ),
+    ],
+)
+def test_a_body_without_readable_parts_gets_its_own_sentence(
+    caller: Caller, content_type: str, body: bytes, start: str
+) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/frames"
+    answer = caller.post_raw(address, body, content_type=content_type)
+    (error,) = assert_problem(answer, 422, "validation_failed")["errors"]
+    assert error["message"].startswith(start), error
+
+
+@pytest.mark.parametrize(
+    ("part", "detail"),
+    [
+        (b"[{", "The JSON of the part `frames` is malformed at line 1, column 3."),
+        (b" ", "The part `frames` is empty; send JSON."),
+    ],
+)
+def test_malformed_json_of_a_part_is_located_in_it(caller: Caller, part: bytes, detail: str) -> None:
+    address = f"/v1/sessions/{caller.make_session()}/frames"
+    answer = caller.request("POST", address, files=multipart(part, p0=PNG))
+    assert assert_problem(answer, 400, "invalid_json")["detail"] == detail
 
 
 def test_a_request_over_64_mb_is_refused_before_it_is_read(caller: Caller) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.support.factories import Caller, assert_problem, footprint, json_size
+from tests.support.route_addresses import fill
 
 
 def metadata_of(size: int) -> dict[str, str]:
@@ -178,4 +179,22 @@ def test_a_body_where_none_belongs_is_refused(caller: Caller, action: str) -> No
     answer = caller.post(f"/v1/sessions/{session_id}/{action}", {"force": True})
     assert assert_problem(answer, 422, "validation_failed")["errors"][0]["code"] == "unexpected_body"
     assert footprint(caller.service.runtime) == before
-    assert caller.post_raw(f"/v1/sessions/{session_id}/{action}", b"{}", content_type=None).status_code == 200
+    for body in (b"{}", b"{ }", b" {\r\n\t} ", b" ", b""):
+        path = f"/v1/sessions/{session_id}/{action}"
+        assert caller.post_raw(path, body, content_type=None).status_code == 200
+        assert caller.post_raw(path, body, content_type="Application/JSON; charset=UTF-8").status_code == 200
+    for body in (b"{", b"{}{}", b'{" "}', b"{\x0b}", b"[]"):
+        assert_problem(caller.post_raw(path, body, content_type=None), 422, "validation_failed")
+
+
+def test_a_body_of_another_type_is_refused_where_none_belongs(caller: Caller) -> None:
+    paths = [
+        path
+        for path, methods in caller.service.app.openapi()["paths"].items()
+        if "post" in methods and "requestBody" not in methods["post"]
+    ]
+    assert {"/v1/exports/{export_id}/cancel", "/v1/webhooks/{webhook_id}/test"} <= set(paths)
+    for path in map(fill, paths):
+        for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json; charset=latin-1"):
+            assert_problem(caller.post_raw(path, b"{}", content_type=kind), 415, "unsupported_media_type")
+            assert caller.post_raw(path, b"", content_type=kind).status_code not in (415, 422)

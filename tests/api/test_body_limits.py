@@ -74,9 +74,9 @@ def bytes_left(caller: Caller) -> int:
     """Return what the key's token bucket of bytes holds."""
     limiting: RateLimiter = caller.service.app.state.rate_limiter
     group = plan_of(caller).only_bytes.group
-    draw = limiting.callers.draw_now(group, cost=0)
-    assert draw is not None
-    return int(draw[1][0])
+    grant = limiting.callers.take_tokens_now(group, cost=0)
+    assert grant is not None
+    return int(grant[1][0])
 
 
 def body_of(size: int) -> bytes:
@@ -445,7 +445,7 @@ def test_a_body_is_freed_at_the_end_of_its_block_but_for_parts_in_use() -> None:
     async def run(*, is_used: bool) -> tuple[mmap.mmap, memoryview | None]:
         async with open_body_file_for_workers() as file:
             file.write(b"picture")
-            content = file.map()
+            content = file.map_content()
             return content, memoryview(content)[2:] if is_used else None
 
     content, _ = asyncio.run(run(is_used=False))

@@ -1,15 +1,14 @@
 """The client's questions to the memory graph, against the real service. Spec §4.2."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from recorder.client import ApiError, Client
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer
 from recorder.settings import Settings
 from tests.support.http_service import running_service
+from tests.support.sealing import seal_all
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +18,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with running_service(folder) as running, Client(running.url, running.key) as connected:
         for states, failed_at in (("abcd", None), ("abcd", None), ("abcd", None), ("axyz", 1_500)):
             record(connected, states, failed_at)
-        seal_all(folder)
+        runtime = Runtime.open(Settings.from_env({}, data_dir=folder))
+        seal_all(runtime)
+        runtime.close()
         yield connected
 
 
@@ -32,17 +33,6 @@ def record(client: Client, states: str, failed_at: int | None) -> None:
         client.tag(session_id, "error", t_ms=failed_at)
     client.stop(session_id)
     client.tag(session_id, "success", t_ms=9_000)
-
-
-def seal_all(folder: Path) -> None:
-    """Seal what has stopped, as the drain run does."""
-    runtime = Runtime.open(Settings.from_env({}, data_dir=folder))
-    sealer = Sealer(runtime, owner="tests")
-    assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
-    sealer.release()
-    runtime.close()
 
 
 def test_outliers_and_similar_sessions_are_asked_for(client: Client) -> None:

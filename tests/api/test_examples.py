@@ -11,13 +11,14 @@ import pytest
 
 from api.app import create_app
 from recorder import __version__
-from recorder.replay_service.drain_run import ReplayDrainRun
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.supervisor.run_records import SERVICE, RunRecord
-from tests.support.completed_work import EVENTS, completed_export, seal_all, stopped_session
+from tests.support.completed_work import EVENTS, completed_export, stopped_session
 from tests.support.databases import create_file
 from tests.support.factories import Caller, event, running_app
 from tests.support.http_service import RunningService, serving
 from tests.support.sealed_sessions import make_settings
+from tests.support.sealing import seal_all
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
@@ -36,12 +37,12 @@ def running(folder: Path) -> Iterator[RunningService]:
         caller: Caller = service.make_caller()
         for _ in range(2):
             stopped_session(caller, *EVENTS, workflow="checkout")
-        seal_all(caller)
+        seal_all(caller.service.runtime)
         completed_export(caller, workflow="checkout")
         await_decision(caller)
         failed = stopped_session(caller, *EVENTS, workflow="checkout")
         assert caller.post(f"/v1/sessions/{failed}/tags", {"name": "error"}).status_code == 201
-        seal_all(caller)
+        seal_all(caller.service.runtime)
     with serving(create_app(make_settings(folder, database_url=url))) as port:
         yield RunningService(f"http://127.0.0.1:{port}", caller.key.key)
 
@@ -50,7 +51,7 @@ def await_decision(caller: Caller) -> None:
     """A guided replay that waits for the decision on its first step."""
     pay = event(900, "click", target={"role": "button", "name": "Pay"})
     session_id = stopped_session(caller, pay, workflow="checkout")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     body = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
     replay_id = caller.post("/v1/replays", body).json()["id"]
     run = ReplayDrainRun(caller.service.runtime, "examples")

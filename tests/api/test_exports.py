@@ -33,6 +33,7 @@ def test_reading_gives_the_whole_object(owner: Caller) -> None:
     [
         ({"format": "csv"}, "/format", "invalid_value"),
         ({"workflow": []}, "/workflow", "invalid_value"),
+        ({"workflow": ["checkout"] * (limits.EXPORT_WORKFLOWS + 1)}, "/workflow", "invalid_value"),
         ({"workflow": "Not A Slug"}, "/workflow", "invalid_value"),
         ({"workflow": ["Not A Slug"]}, "/workflow/0", "invalid_value"),
         ({"destination": {"kind": "ftp"}}, "/destination/kind", "invalid_value"),
@@ -55,6 +56,8 @@ def test_reading_gives_the_whole_object(owner: Caller) -> None:
         ({"filter": {"min_replayability": "0.5"}}, "/filter/min_replayability", "invalid_value"),
         ({"filter": {"min_replayability": True}}, "/filter/min_replayability", "invalid_value"),
         ({"filter": {"tag": "a\0b"}}, "/filter/tag", "invalid_string"),
+        ({"filter": {"tag": "a\u0007b"}}, "/filter/tag", "invalid_value"),
+        ({"filter": {"tag": "a\u202eb"}}, "/filter/tag", "invalid_value"),
         ({"filter": {"since": "1h", "until": "2h"}}, "/filter/since", "invalid_range"),
         ({"split": {"by": "person"}}, "/split/by", "invalid_value"),
         ({"split": {"validation": 0.6, "test": 0.5}}, "/split", "invalid_value"),
@@ -82,7 +85,25 @@ def test_a_wrong_member_is_named(owner: Caller, change: dict[str, Any], pointer:
 
 def test_an_unknown_workflow_is_404(owner: Caller) -> None:
     answer = owner.post("/v1/exports", BODY | {"workflow": ["checkout", "nowhere"]})
-    assert (answer.status_code, answer.json()["resource"]) == (404, "workflow")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["resource"]) == (404, "not_found", "workflow")
+    assert "GET /v1/workflows" in problem["detail"] and "nowhere" not in answer.text
+    assert [(error["in"], error["pointer"]) for error in problem["errors"]] == [("body", "/workflow/1")]
+
+
+@pytest.mark.parametrize(
+    ("workflow", "pointers"),
+    [
+        ("nowhere", ["/workflow"]),
+        (["nowhere"], ["/workflow"]),
+        (["elsewhere", "checkout", "nowhere"], ["/workflow/0", "/workflow/2"]),
+    ],
+)
+def test_each_unknown_workflow_has_its_pointer(owner: Caller, workflow: Any, pointers: list[str]) -> None:
+    problem = owner.post("/v1/exports", BODY | {"workflow": workflow}).json()
+    assert [error["pointer"] for error in problem["errors"]] == pointers
+    # Of one name the pointer is enough.
+    assert ("at " + ", ".join(pointers) in problem["detail"]) == (len(pointers) > 1)
 
 
 def test_an_unknown_path_is_404(owner: Caller) -> None:
@@ -198,3 +219,17 @@ def test_an_export_of_somebody_else_is_404(owner: Caller, stranger: str) -> None
     for path in ("", "/manifest", "/files/manifest.json"):
         answer = other.get(f"/v1/exports/{shown['id']}{path}")
         assert (answer.status_code, answer.json()["resource"]) == (404, "export")
+
+
+def test_exports_beyond_the_limit_of_a_workspace_are_refused_until_one_ends(
+    owner: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = owner.post("/v1/exports", BODY).json()
+    open_exports = sum(
+        export["status"] in ("queued", "running") for export in owner.get("/v1/exports").json()["data"]
+    )
+    monkeypatch.setattr(limits, "OPEN_EXPORTS", open_exports)
+    refused = assert_problem(owner.post("/v1/exports", BODY), 422, "limit_reached")
+    assert f"{open_exports} exports that are queued or running" in refused["detail"]
+    assert owner.post(f"/v1/exports/{first['id']}/cancel").status_code == 200
+    assert owner.post("/v1/exports", BODY).status_code == 202

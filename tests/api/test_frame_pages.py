@@ -11,6 +11,7 @@ from recorder.recording.item_reads import read_sealed_frames
 from recorder.sealing import Sealer
 from tests.support.factories import Caller, frame
 from tests.support.recorded_sessions import execute
+from tests.support.sealing import seal_waiting
 
 #: Their order by bytes is not that of a dictionary.
 NAMES = ("frm_a", "frm_B", "frm_b", "frm_A", "frm_1", "frm_Z", "frm_z", "frm_aB", "frm_ab", "frm_AB")
@@ -64,8 +65,7 @@ def test_pages_of_equal_times_are_in_the_order_of_the_bytes_hot_and_sealed(
     runtime = caller.service.runtime
     sealer = Sealer(runtime, owner="tests")
     assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
+    seal_waiting(sealer)
     execute(runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id)
     sealer.maintain()
     sealer.release()

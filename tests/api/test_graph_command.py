@@ -11,10 +11,10 @@ import pytest
 from recorder.cli import main
 from recorder.cli.graphs import _FORMATS
 from recorder.memory.views.formats import FORMATS
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller
 from tests.support.http_service import serving
 from tests.support.http_walks import sealed_walks, stopped_walk
+from tests.support.sealing import seal_all
 
 
 class Ended(NamedTuple):
@@ -65,17 +65,20 @@ def test_the_text_lists_structure_and_paths(caller: Caller, url: str, run: Calla
     assert printed.code == 0, printed.err
     lines = printed.out.splitlines()
     assert lines[0] == "5 sessions, 1 of them without steps"
-    assert lines[1] == "4 nodes, 0 more left out"
+    assert lines[1] == "4 nodes"
     assert lines[2] == "likeliest path: Click a › Click b › Click c"
     assert lines[3] == "required for success: -"
-    assert lines[5].split() == ["frequency", "exactly", "so", "variants", "sessions", "path"]
-    assert any(line.split()[:2] == ["60.0%", "60.0%"] for line in lines[6:]), printed.out
+    assert lines[5].split() == ["frequency", "exactly", "so", "variants", "sessions"]
+    assert lines[6].split() == ["60.0%", "60.0%", "1", "3"], printed.out
+    assert lines[7] == "    Click a › Click b › Click c"
+    assert "    after Click a: − Click b + Click" in lines, printed.out
+    assert max(map(len, lines)) <= 80
     stopped_walk(caller, "a", tag="error")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     printed = run(
         "checkout", "--url", url, "--key", caller.key.key, "--format", "text", "--where", "outcome=error"
     )
-    assert printed.out.splitlines()[:2] == ["1 session, 0 of them without steps", "1 node, 0 more left out"]
+    assert printed.out.splitlines()[:2] == ["1 session", "1 node"]
 
 
 def test_refusals_are_one_sentence_and_an_exit_code(

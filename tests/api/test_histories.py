@@ -10,6 +10,7 @@ import pytest
 from recorder.sealing import Sealer
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.recorded_sessions import execute
+from tests.support.sealing import seal_waiting
 
 STEPS = 100
 
@@ -106,8 +107,7 @@ class History:
         del self.sessions[session_id]
 
     def seal(self) -> None:
-        while self.sealer.seal_batch() is not None:
-            pass
+        seal_waiting(self.sealer)
         for model in self.sessions.values():
             model.status = "sealed" if model.status == "stopped" else model.status
 

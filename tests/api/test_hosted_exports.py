@@ -19,6 +19,7 @@ from recorder.exports.requests.export_wire_objects import signed_url
 from recorder.exports.results import hosted_files
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
+from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import Caller
 from tests.support.http_exports import BODY, export, first_shard, keyless
 
@@ -160,6 +161,18 @@ def test_a_changed_or_old_address_is_403(owner: Caller) -> None:
     assert keyless(owner, other).json()["code"] == "invalid_signature"
     assert keyless(owner, old).json()["code"] == "url_expired"
     assert keyless(owner, shard["url"] + "0").status_code == 403
+
+
+def test_no_address_serves_a_suspended_workspace(owner: Caller) -> None:
+    shown = export(owner)
+    shard = first_shard(owner, shown)
+    with owner.service.runtime.database.transaction(write=True) as db:
+        workspace = db.get_one(WorkspaceRow, owner.key.workspace_id)
+        workspace.status = "suspended"
+        db.add(workspace)
+    for url in (shown["manifest_url"], shard["url"]):
+        answer = keyless(owner, url)
+        assert (answer.status_code, answer.json()["code"]) == (403, "workspace_disabled")
 
 
 @pytest.mark.parametrize(

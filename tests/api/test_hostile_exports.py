@@ -32,6 +32,11 @@ NOT_BELOW = Refused(422, "destination_not_allowed", pointer="/destination/path")
         case(76, "a\\..\\..\\outside", NO_PATH, name="backslash"),
         case(76, "a\u0001b", NO_PATH, name="control"),
         case(76, "", Refused(422, "validation_failed", "invalid_value", "/destination/path"), name="empty"),
+        case(76, "/".join("a" * 65), NO_PATH, name="65-names"),
+        case(76, "/".join("a" * 1501), NO_PATH, name="1501-names"),
+        case(76, "a" * 256, NO_PATH, name="name-of-256-bytes"),
+        case(76, "é" * 128, NO_PATH, name="name-of-256-bytes-in-128-characters"),
+        case(76, "/".join(["a" * 255] * 16), NO_PATH, name="longer-than-the-file-system-takes"),
         case(77, "linked/out", NOT_BELOW, name="symlink"),
     ],
 )

@@ -2,10 +2,10 @@
 
 import pytest
 
-from recorder.sealing import Sealer
 from tests.support.factories import Caller, event
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 from tests.support.route_addresses import fill, operations, required, with_parameter
+from tests.support.sealing import seal_all
 
 #: What a parameter takes, where it is not just any text.
 GOOD_VALUES = {
@@ -137,6 +137,19 @@ def test_a_text_with_nul_is_answered_as_any_other_text(caller: Caller) -> None:
     assert {"cause", "session_id", "tag", "path", "subpath", "against", "cursor"} <= names
 
 
+@pytest.mark.parametrize("tag", ["a\u0007b", "a\u202eb", "a\0b"], ids=["bell", "direction", "nul"])
+def test_a_tag_that_nothing_can_have_is_refused_everywhere(caller: Caller, tag: str) -> None:
+    paths = [
+        path
+        for path, taken in operations(caller.service).items()
+        if any(value["name"] == "tag" for value in taken)
+    ]
+    assert {"/v1/sessions", "/v1/exports"} <= set(paths)
+    for path in paths:
+        answer = caller.request("GET", fill(path), params=required(path) | {"tag": tag})
+        judge(answer, Refused(422, "validation_failed", "invalid_string", "tag", "query"))
+
+
 def test_an_unknown_parameter_is_refused_everywhere(caller: Caller) -> None:
     """Case 39 too: a misspelt filter must not return everything."""
     for method in ("get", "delete"):
@@ -212,11 +225,7 @@ def test_an_actor_that_looks_like_a_predicate_is_plain_data(caller: Caller, host
     caller.post(f"/v1/sessions/{session_id}/tags", {"name": hostile})
     before = caller.get(f"/v1/sessions/{session_id}?include=events,tags").json()
     caller.post(f"/v1/sessions/{session_id}/stop")
-    sealer = Sealer(caller.service.runtime, owner="tests")
-    assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
-    sealer.release()
+    seal_all(caller.service.runtime)
     after = caller.get(f"/v1/sessions/{session_id}?include=events,tags").json()
     assert after["status"] == "sealed"
     assert {name: after[name] for name in ("actor", "metadata", "events", "tags")} == {

@@ -12,6 +12,7 @@ from api.strict_routes import BatchRoute, StrictRoute
 from recorder.access.idempotency_keys import IdempotencyKey, store_keyed_answer
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.tenant import Tenant
+from tests.support.completed_work import sealed_session
 from tests.support.factories import Caller, Service, assert_problem, event, frame, stored_rows
 from tests.support.recorded_sessions import execute, outbox_types
 from tests.support.repeated_requests import CHECKOUT, REPLAYED, SESSIONS, assert_replayed, sessions_of
@@ -50,6 +51,54 @@ def test_the_answer_stands_though_the_session_moved_on(caller: Caller) -> None:
     first = caller.post(SESSIONS, CHECKOUT, key="k")
     caller.post(f"{SESSIONS}/{first.json()['id']}/stop")
     assert_replayed(first, caller.post(SESSIONS, CHECKOUT, key="k"))
+
+
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_a_deleted_session_is_not_shown_again(caller: Caller, is_hard: bool) -> None:
+    first = caller.post(SESSIONS, CHECKOUT, key="k").json()["id"]
+    address = f"{SESSIONS}/{first}"
+    assert caller.post(f"{address}/tags", {"name": "noted"}, key="k").status_code == 201
+    assert caller.delete(f"{address}?hard=true" if is_hard else address).status_code == 204
+    again = caller.post(SESSIONS, CHECKOUT, key="k")
+    assert again.status_code == 201 and again.json()["id"] != first
+    assert "idempotent-replayed" not in again.headers
+    assert_replayed(again, caller.post(SESSIONS, CHECKOUT, key="k"))
+    tag = caller.post(f"{address}/tags", {"name": "noted"}, key="k")
+    assert_problem(tag, 404, "not_found")
+    assert "idempotent-replayed" not in tag.headers
+
+
+@pytest.mark.parametrize("is_hard", [False, True])
+def test_a_deleted_session_is_not_shown_among_several(caller: Caller, is_hard: bool) -> None:
+    batch_stop, body = f"{SESSIONS}:batch_stop", {"ids": [caller.make_session() for _ in range(2)]}
+    others = [
+        caller.service.make_caller(),
+        caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id),
+    ]
+    first = [each.post(batch_stop, body, key="k") for each in (caller, *others)]
+    assert [item["result"] for item in first[0].json()["data"]] == ["stopped", "stopped"]
+    address = f"{SESSIONS}/{body['ids'][0]}"
+    assert caller.delete(f"{address}?hard=true" if is_hard else address).status_code == 204
+    assert [answer.path for answer in kept_answers(caller) if answer.mode == "live"] == []
+    again = caller.post(batch_stop, body, key="k")
+    assert again.status_code == 200 and REPLAYED not in again.headers
+    assert [item["result"] for item in again.json()["data"]] == ["error", "unchanged"]
+    assert_replayed(again, caller.post(batch_stop, body, key="k"))
+    for answer, other in zip(first[1:], others, strict=True):
+        assert_replayed(answer, other.post(batch_stop, body, key="k"))
+
+
+def test_replays_of_a_deleted_session_are_not_shown_again(caller: Caller) -> None:
+    session_id = sealed_session(caller, tag="error")
+    others = [("/v1/replays", {"session_id": session_id, "sandbox": "dry", "mode": "full"})]
+    others.append(("/v1/recoveries", {"session_id": session_id, "sandbox": "dry"}))
+    first = [caller.post(path, body, key="k") for path, body in others]
+    assert [answer.status_code for answer in first] == [202, 202], [answer.text for answer in first]
+    for answer, (path, body) in zip(first, others, strict=True):
+        assert_replayed(answer, caller.post(path, body, key="k"))
+    assert caller.delete(f"{SESSIONS}/{session_id}").status_code == 204
+    for path, body in others:
+        assert_problem(caller.post(path, body, key="k"), 404, "not_found")
 
 
 def test_bodies_are_the_same_if_their_values_are(caller: Caller) -> None:
@@ -190,10 +239,12 @@ def test_a_fault_on_our_side_is_not_kept(caller: Caller) -> None:
 @pytest.fixture(params=["idempotency_keys", "outbox", "session_metadata"])
 def refusing_table(request: pytest.FixtureRequest, service: Service) -> Iterator[None]:
     """A table that takes no rows."""
-    drop = f"DROP TRIGGER refuse ON {request.param}"
-    make = f"CREATE TRIGGER refuse BEFORE INSERT ON {request.param}"
+    # A name of its own: a pooled connection of SQLite may still know the trigger that another one dropped.
+    name = f"refuse_{request.param}"
+    drop = f"DROP TRIGGER {name} ON {request.param}"
+    make = f"CREATE TRIGGER {name} BEFORE INSERT ON {request.param}"
     if service.runtime.database.is_sqlite:
-        drop = "DROP TRIGGER refuse"
+        drop = f"DROP TRIGGER {name}"
         execute(service.runtime, f"{make} BEGIN SELECT RAISE(ABORT, 'no'); END")
     else:
         body = "'BEGIN RAISE EXCEPTION ''no''; END'"

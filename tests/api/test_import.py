@@ -1,7 +1,6 @@
 """Importing folders of demonstrations into the real service. Contract §2 (imports), §9 (recorder import)."""
 
 import gzip
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +30,7 @@ from tests.support.demonstrations import (
     write_demonstration,
 )
 from tests.support.http_service import RunningService, running_service
+from tests.support.ports import find_free_port
 
 
 @pytest.fixture(scope="module")
@@ -162,8 +162,7 @@ def test_real_demonstrations_of_every_task_are_taken(client: Client) -> None:
 
 def test_without_a_service_the_command_ends_soon_with_a_sentence(tmp_path: Path) -> None:
     path = write_demonstration(tmp_path, click_states(), task="alone")
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     began = time.monotonic()
     done = CliRunner().invoke(command_line, ["import", str(path), "--url", url, "--key", "nsk_local_none"])
     assert isinstance(done.exception, Unreachable) and url in str(done.exception)

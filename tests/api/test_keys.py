@@ -1,9 +1,7 @@
 """`/v1/keys`: made once, listed without their value, ended at once. Spec §2.3, §5; contract §1 (keys)."""
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +14,7 @@ from recorder import clock
 from recorder.access.keys import NewKey
 from recorder.models.operations import AuditRow
 from recorder.models.workspace import KeyRow
-from tests.support.factories import Caller, Service, assert_problem, footprint, running_app
+from tests.support.factories import Caller, Service, assert_problem, footprint
 from tests.support.hostile_cases import nothing_stored
 
 KEY = {"label": "capture client", "scope": "write"}
@@ -205,15 +203,6 @@ def test_a_repeated_answer_holds_no_key(caller: Caller) -> None:
     first, again = (caller.post("/v1/keys", KEY, key="once") for _ in range(2))
     assert first.json()["key"] is not None
     assert (again.status_code, again.json()) == (201, {**first.json(), "key": None})
-
-
-@pytest.fixture
-def second_process(service: Service, tmp_path: Path) -> Iterator[Service]:
-    """The application once more, on the same database and secret, as another process of the deployment."""
-    settings = service.runtime.settings
-    (tmp_path / "secret").write_bytes(settings.secret)
-    with running_app(tmp_path, settings.database_url) as running:
-        yield running
 
 
 def test_other_processes_follow_within_the_time_they_remember(

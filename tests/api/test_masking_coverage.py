@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
-from recorder.sealing import Sealer
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.masking import set_masking
+from tests.support.sealing import seal_all
 from tests.support.stored_content import found_in, stored_texts
 
 JSON = "application/json"
@@ -157,15 +157,6 @@ def follow(caller: Caller, session_id: str) -> Iterator[str]:
             yield stream.receive_text()
 
 
-def seal_all(service: Service) -> None:
-    """Seal what is stopped."""
-    sealer = Sealer(service.runtime, owner="tests")
-    assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
-    sealer.release()
-
-
 def test_every_route_that_takes_text_is_told_apart(service: Service) -> None:
     routes = set(routes_with_text(service.app.openapi()))
     assert routes == {*RECORDED, *NOT_RECORDED}
@@ -180,7 +171,7 @@ def test_no_recorded_text_is_stored_or_told_unmasked(service: Service, run: str)
     sent = send_texts(caller, session_id, run)
     hot = list(read_everything(caller, session_id, is_sealed=False))
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(service)
+    seal_all(service.runtime)
     sealed = read_everything(caller, session_id, is_sealed=True)
     streamed = list(follow(caller, session_id))
     readable = found_in([*sent.answers, *hot, *sealed, *streamed], expression(run))

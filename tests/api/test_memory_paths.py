@@ -1,8 +1,8 @@
 """`GET /v1/sessions?path=` and `subpath=`: the sessions of a path. Spec §4.2; contract §2."""
 
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem
 from tests.support.http_walks import add_tag, ask, sealed_walks, stopped_walk
+from tests.support.sealing import seal_all
 
 
 def on_path(caller: Caller, query: str) -> list[str]:
@@ -33,12 +33,15 @@ def test_a_path_lists_as_many_sessions_as_it_counts_and_each_carries_it(caller: 
         listed += [session["id"] for session in sessions]
     assert sorted(listed) == sorted(ids)
     assert caller.get(f"/v1/sessions/{recording}").json()["path_id"] is None
+    for session_id in (ids[0], recording):
+        stopped = caller.post(f"/v1/sessions/{session_id}/stop")
+        assert (stopped.status_code, stopped.json()) == (200, caller.get(f"/v1/sessions/{session_id}").json())
 
 
 def test_a_path_goes_with_the_other_filters_and_the_cursor(caller: Caller) -> None:
     human = {"id": "someone", "kind": "human"}
     ids = [stopped_walk(caller, "ab", tag="error" if n % 2 else "success", actor=human) for n in range(5)]
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     add_tag(caller, ids[0], "odd")
     (path,) = ask(caller, "paths")["data"]
     query = f"path={path['path_id']}"

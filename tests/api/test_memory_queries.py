@@ -15,7 +15,9 @@ def test_an_unknown_workflow_is_not_found_and_a_foreign_one_alike(caller: Caller
     more = "&against_since=2d" if what == "diff" else ""
     for who, workflow in ((caller, "nobodys_work"), (other, "checkout")):
         answer = who.get(f"/v1/memory/{what}?workflow={workflow}{more}")
-        assert assert_problem(answer, 404, "not_found")["resource"] == "workflow"
+        problem = assert_problem(answer, 404, "not_found")
+        assert problem["resource"] == "workflow" and "GET /v1/workflows" in problem["detail"]
+        assert workflow not in answer.text
     for slug in ("", "A", "a b"):
         assert_problem(caller.get(f"/v1/memory/{what}?workflow={slug}"), 422, "validation_failed")
 

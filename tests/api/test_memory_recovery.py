@@ -1,8 +1,9 @@
 """`GET /v1/memory/recovery_points`: where sessions that failed came back. Spec §4.2."""
 
-from tests.support.completed_work import patch, seal_all
+from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.http_walks import add_tag, ask, sealed_walks, stopped_walk
+from tests.support.sealing import seal_all
 
 
 def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:
@@ -12,7 +13,7 @@ def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:
         for day in (2, 1)
     )
     lost = stopped_walk(caller, "abx", tag="error")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     (point,) = ask(caller, "recovery_points")["data"]
     assert (point["frequency"], point["session_count"], point["basis"]) == (2 / 3, 2, "in_session")
     # From c at 4 s to the success tag at the end, at 5 s.
@@ -31,7 +32,7 @@ def test_recovery_points_tell_where_sessions_came_back(caller: Caller) -> None:
 def test_a_recording_without_frames_has_points_with_their_event(caller: Caller) -> None:
     sealed_walks(caller, "abcd", tag="success")
     session_id = stopped_walk(caller, "abxcd", failed_at=3_000, has_frame=False)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     (point,) = ask(caller, "recovery_points")["data"]
     events = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     assert (point["session_id"], point["frame_id"]) == (session_id, None)
@@ -42,7 +43,7 @@ def test_a_session_that_failed_twice_came_back_after_the_last_failure(caller: Ca
     sealed_walks(caller, "abcd", tag="success")
     session_id = stopped_walk(caller, "abxcd", failed_at=3_000)
     add_tag(caller, session_id, "error", t_ms=100)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     (point,) = ask(caller, "recovery_points")["data"]
     assert point["event_id"] == caller.get(f"/v1/sessions/{session_id}/events").json()["data"][3]["id"]
 
@@ -51,7 +52,7 @@ def test_a_witness_that_a_frame_shows_is_preferred(caller: Caller) -> None:
     sealed_walks(caller, "abcd", tag="success")
     shown = stopped_walk(caller, "abxcd", failed_at=3_000, started_at="2024-03-01T00:00:00Z")
     stopped_walk(caller, "abxcd", failed_at=3_000, has_frame=False, started_at="2024-03-02T00:00:00Z")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     (point,) = ask(caller, "recovery_points")["data"]
     assert (point["session_id"], point["frame_id"] is not None) == (shown, True)
 
@@ -73,7 +74,7 @@ def test_names_of_failure_and_success_are_those_of_the_workflow(caller: Caller) 
     )
     sealed_walks(caller, "abcd", tag="paid")
     session_id = stopped_walk(caller, "abxcd", tag="paid")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     add_tag(caller, session_id, "declined", t_ms=3_500)
     (point,) = ask(caller, "recovery_points")["data"]
     assert (point["session_id"], point["median_recovery_ms"]) == (session_id, 1_000)

@@ -3,12 +3,15 @@
 from typing import Any
 
 import pytest
+from sqlmodel import select
 
 from recorder.ids import new_id
+from recorder.models.operations import IdempotencyRow
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.hostile_cases import nothing_stored
 from tests.support.http_walks import SESSION_MEMBERS, sealed_walks, stopped_walk
+from tests.support.repeated_requests import REPLAYED, assert_replayed
 
 
 def similar(caller: Caller, session_id: str, **body: Any) -> list[dict[str, Any]]:
@@ -85,3 +88,46 @@ def test_a_session_of_somebody_else_is_not_found(caller: Caller) -> None:
     for session_id in (single, new_id("ses"), "nonsense"):
         answer = caller.service.make_caller().post("/v1/memory/similar", {"session_id": session_id})
         assert assert_problem(answer, 404, "not_found")["resource"] == "session"
+
+
+def kept_keys(caller: Caller) -> list[tuple[str, int]]:
+    """Path and size of the kept answer of each key of a workspace."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        rows = select(IdempotencyRow).where(IdempotencyRow.workspace_id == caller.key.workspace_id)
+        return [(row.path, len(row.answer)) for row in db.exec(rows)]
+
+
+def test_a_key_is_kept_without_the_answer_which_is_computed_again(caller: Caller) -> None:
+    first, same, other = sealed_walks(caller, "abc", "abc", "abc")
+    body = {"session_id": first}
+    once = caller.post("/v1/memory/similar", body, key="k")
+    assert kept_keys(caller) == [("/v1/memory/similar", 0)]
+    again = caller.post("/v1/memory/similar", body, key="k")
+    assert_replayed(once, again)
+    caller.delete(f"/v1/sessions/{same}")
+    later = caller.post("/v1/memory/similar", body, key="k")
+    assert later.headers[REPLAYED] == "true"
+    assert [session["id"] for session in later.json()["data"]] == [other]
+    changed = caller.post("/v1/memory/similar", {**body, "limit": 1}, key="k")
+    assert_problem(changed, 422, "idempotency_key_reused")
+
+
+def test_a_search_with_a_key_waits_for_no_writer_before_it_has_its_answer(caller: Caller) -> None:
+    first, _ = sealed_walks(caller, "abc", "abc")
+    body = {"session_id": first}
+    once = caller.post("/v1/memory/similar", body, key="k")
+    runtime = caller.service.runtime
+    with nothing_stored(runtime), runtime.database.transaction(write=True):
+        assert_replayed(once, caller.post("/v1/memory/similar", body, key="k"))
+        missing = caller.post("/v1/memory/similar", {"session_id": new_id("ses")}, key="other")
+        assert_problem(missing, 404, "not_found")
+
+
+def test_a_search_that_was_refused_leaves_its_key_free(caller: Caller) -> None:
+    recording = caller.make_session()
+    body = {"session_id": recording}
+    assert_problem(caller.post("/v1/memory/similar", body, key="k"), 409, "session_not_sealed")
+    assert kept_keys(caller) == []
+    (sealed,) = sealed_walks(caller, "abc")
+    answer = caller.post("/v1/memory/similar", {"session_id": sealed}, key="k")
+    assert (answer.status_code, answer.headers.get(REPLAYED)) == (200, None)

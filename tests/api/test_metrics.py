@@ -13,8 +13,10 @@ from api.app import create_app
 from recorder import clock
 from recorder.metrics import REGISTRY
 from recorder.models.governance import PurgeRow
+from recorder.service_state import count_backlog
 from tests.support.completed_work import make_webhook, shown_delivery, shown_recording, streamed_over_socket
 from tests.support.factories import Caller, Service, assert_problem, event, frame
+from tests.support.query_plans import noted_statements, plan_of
 from tests.support.recorded_sessions import execute
 from tests.support.sealed_sessions import make_settings
 
@@ -161,6 +163,18 @@ def test_what_waits_is_read_from_the_database(caller: Caller) -> None:
     assert grown(before, after, "recorder_exports", status="queued") == 1
     assert grown(before, after, "recorder_outbox_pending") == 4  # created, started, stopped, queued
     assert after[("recorder_outbox_oldest_seconds", frozenset())] >= 0
+
+
+def test_waiting_events_are_counted_by_their_index_alone(caller: Caller) -> None:
+    caller.make_session()
+    database = caller.service.runtime.database
+    with noted_statements() as noted, database.transaction(write=False) as db:
+        count_backlog(db)
+    (counted,) = [statement for statement in noted if "min(outbox.id)" in statement[0]]
+    if not database.is_sqlite:
+        execute(caller.service.runtime, "ANALYZE outbox")
+    plan = plan_of(database, *counted)
+    assert "ix_outbox_pending" in plan and ("COVERING INDEX" in plan or "Only Scan" in plan), plan
 
 
 def test_open_and_overdue_erasures_and_purges_are_counted(caller: Caller) -> None:

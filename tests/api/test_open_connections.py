@@ -21,7 +21,7 @@ from recorder.errors import TooManyConnections
 from recorder.supervisor.child_commands import api_command
 from tests.support.http_service import RunningService, running_service, serving
 from tests.support.sealed_sessions import make_settings
-from tests.support.stream_clients import wait_for
+from tests.support.waiting import wait_for
 
 MOST = 16
 #: More bytes than the system holds for a client that does not read.

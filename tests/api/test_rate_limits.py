@@ -53,7 +53,11 @@ def test_a_key_that_asks_too_often_is_told_when_to_come_again(
     assert last.status_code != 429
     assert limit_headers(last)[:2] == (rate.burst, 0)
     refused = call(caller, endpoint)
-    assert_problem(refused, 429, "rate_limited")
+    detail = assert_problem(refused, 429, "rate_limited")["detail"]
+    window = "second" if rate.window_s == 1 else "minute"
+    assert detail.startswith(
+        f"The limit of `{surface}` for this key ({rate.limit:,} a {window}) is reached; try again in "
+    )
     wait_s = int(refused.headers["retry-after"])
     assert wait_s == max(1, math.ceil(1 / rate.per_second))
     limit, remaining, reset, scope = limit_headers(refused)

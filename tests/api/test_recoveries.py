@@ -11,25 +11,29 @@ from sqlmodel import col, select
 
 from recorder import limits
 from recorder.live.claimed_replay import claim_live_replay
-from recorder.live.journal_rows import ReplayJournal
+from recorder.live.replay_journal import ReplayJournal
 from recorder.models.operations import OutboxRow
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.drain_run import ReplayDrainRun
 from recorder.replay_service.recordings.failed_sessions import SessionFailure
 from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
 from recorder.replay_service.recovery_search.candidate_searches import MOST_SEARCHES, CandidateSearches
 from recorder.replay_service.recovery_search.candidates import list_recovery_candidates
 from recorder.replay_service.recovery_search.recovery_work import continue_recovery, list_due_recoveries
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
-from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
+from recorder.replay_service.requests.replays import set_replay_ended
+from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.store_pauses import StorePauses
 from recorder.storage.leases import lease_for_block
-from tests.support.completed_work import once, seal_all
+from tests.support.completed_work import once
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import PAGES, make_run, page
+from tests.support.query_plans import noted_statements, plan_of
+from tests.support.replay_requests import events_of, get_recovery, post_recovery
+from tests.support.sealing import seal_all
 from tests.support.two_click_sessions import replay_all
 
 USUAL = ("Open", "Review", "Approve")
@@ -73,44 +77,20 @@ def story(caller: Caller) -> Story:
         "repeat": make_run(caller, *repeating, error_at=4_100, tags=[("ready", 2_900)], workflow="repeat"),
         "return": make_run(caller, "Open", "Review", "Retry", error_at=3_100, workflow="return"),
     }
-    seal_all(caller)
-    made = {name: ask(caller, session_id)["id"] for name, session_id in sessions.items()}
+    seal_all(caller.service.runtime)
+    made = {name: post_recovery(caller, session_id)["id"] for name, session_id in sessions.items()}
     report = replay_all(caller)
     assert report.recoveries["succeeded"] >= 5 and report.recoveries["candidates_exhausted"] >= 1
-    return Story(caller, sessions, {name: show(caller, recovery_id) for name, recovery_id in made.items()})
-
-
-def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
-    """A started recovery."""
-    answer = caller.post("/v1/recoveries", {"session_id": session_id, "sandbox": "dry"} | members)
-    assert answer.status_code == 202, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
-
-
-def show(caller: Caller, recovery_id: str) -> dict[str, Any]:
-    """The recovery now."""
-    answer = caller.get(f"/v1/recoveries/{recovery_id}")
-    assert answer.status_code == 200, answer.text
-    shown: dict[str, Any] = answer.json()
-    return shown
+    return Story(
+        caller, sessions, {name: get_recovery(caller, recovery_id) for name, recovery_id in made.items()}
+    )
 
 
 def recovered(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
     """The recovery at its end."""
-    made = ask(caller, session_id, **members)
+    made = post_recovery(caller, session_id, **members)
     replay_all(caller)
-    return show(caller, made["id"])
-
-
-def events_of(caller: Caller, recovery_id: str) -> list[str]:
-    """Types of the events that a recovery has caused, in order."""
-    with caller.service.runtime.database.transaction(write=False) as db:
-        rows = sorted(
-            db.exec(select(OutboxRow).where(OutboxRow.subject_id == recovery_id)), key=lambda row: row.id
-        )
-    assert [row.data["recovery"]["status"] for row in rows] == [row.type.split(".")[1] for row in rows]
-    return [row.type for row in rows]
+    return get_recovery(caller, made["id"])
 
 
 def attempts_of(caller: Caller, recovery: dict[str, Any]) -> list[dict[str, Any]]:
@@ -142,6 +122,10 @@ def test_a_failed_session_is_recovered_from_the_last_node_that_no_success_gets_r
     assert (attempt["against"], attempt["attempt"], attempt["mode"]) == (None, 1, "partial")
     assert attempt["progress"]["steps"] == 2 and best["replay_id"] == attempt["id"]
     assert shown["recovery_ms"] >= 0 and shown["finished_at"] is not None
+    with shared.owner.service.runtime.database.transaction(write=False) as db:
+        stored = db.get_one(RecoveryRow, shown["id"]).candidates
+    # What was found in other sessions must not outlive them here.
+    assert stored and not any("donor" in candidate for candidate in stored)
     assert events_of(shared.owner, shown["id"]) == ["recovery.started", "recovery.succeeded"]
 
 
@@ -219,13 +203,13 @@ def test_a_workspace_has_a_limit_of_open_recoveries(caller: Caller, monkeypatch:
     monkeypatch.setattr(limits, "OPEN_REPLAYS", 2)
     session_id = make_run(caller, *USUAL, error_event=True, seal=True)
     for _ in range(2):
-        ask(caller, session_id)
+        post_recovery(caller, session_id)
     body = {"session_id": session_id, "sandbox": "dry"}
     assert_problem(caller.post("/v1/recoveries", body), 422, "limit_reached")
     other = caller.service.make_caller()
-    ask(other, make_run(other, *USUAL, error_event=True, seal=True))
+    post_recovery(other, make_run(other, *USUAL, error_event=True, seal=True))
     replay_all(caller)
-    ask(caller, session_id)
+    post_recovery(caller, session_id)
 
 
 def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:
@@ -249,7 +233,7 @@ def test_failures_by_an_error_event_and_by_a_named_tag(caller: Caller) -> None:
 
 
 def test_a_cancelled_recovery_ends_its_attempt(caller: Caller) -> None:
-    made = ask(caller, failing(caller), inputs={"pin": "hush-hush-42"})
+    made = post_recovery(caller, failing(caller), inputs={"pin": "hush-hush-42"})
     database = caller.service.runtime.database
     with lease_for_block(database, "recoveries of a test", "tests", ttl_ms=60_000) as held:
         with database.transaction(write=False) as db:
@@ -303,8 +287,8 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         stored = db.get_one(RecoveryRow, made["id"]).input_values
     assert stored is not None and b"hush" not in stored and made["inputs"] == ["login", "pin"]
     replay_all(caller)
-    dry, tried = attempts_of(caller, show(caller, made["id"]))
-    assert (tried["status"], show(caller, made["id"])["status"]) == ("queued", "started")
+    dry, tried = attempts_of(caller, get_recovery(caller, made["id"]))
+    assert (tried["status"], get_recovery(caller, made["id"])["status"]) == ("queued", "started")
     with runtime.database.transaction(write=False) as db:
         rows = [db.get_one(ReplayRow, attempt["id"]) for attempt in (dry, tried)]
         assert db.get_one(RecoveryRow, made["id"]).input_values is None
@@ -314,13 +298,13 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
     assert rows[0].spec["policy"] == rows[1].spec["policy"] and "allow_methods" not in dry["policy"]
     assert {name: tried["policy"][name] for name in policy} == policy
     with runtime.database.transaction(write=True) as db:
-        claimed = claim_live_replay(db, "tests", replay_id=tried["id"])
+        claimed = claim_live_replay(db, "tests", [tried["id"]])
     assert claimed is not None
     journal = ReplayJournal(runtime, tried["id"], claimed[1], lambda: False)
     journal.fail("sandbox", "The browser was lost.")
     journal.release()
     replay_all(caller)
-    shown = show(caller, made["id"])
+    shown = get_recovery(caller, made["id"])
     assert (dry["sandbox"], dry["status"], tried["sandbox"], tried["mode"]) == (
         "dry",
         "completed",
@@ -335,7 +319,7 @@ def test_a_live_recovery_ends_as_its_live_replay_does(caller: Caller) -> None:
         db.add(recovery)
         db.delete(db.get_one(ReplayRow, tried["id"]))
     replay_all(caller)
-    again = show(caller, made["id"])
+    again = get_recovery(caller, made["id"])
     assert (again["reason"], again["replay_ids"]) == ("live_replay_ended", shown["replay_ids"])
     actions = [entry["action"] for entry in caller.get("/v1/audit").json()["data"]]
     assert actions.count("recovery.create") == 1 and "replay.create" not in actions
@@ -400,7 +384,7 @@ def test_lists_take_filters_and_a_repeated_request_makes_one_recovery(caller: Ca
 
 
 def test_recoveries_of_suspended_workspaces_wait(caller: Caller) -> None:
-    made = ask(caller, failing(caller))
+    made = post_recovery(caller, failing(caller))
     for status, expected in (("suspended", "started"), ("active", "succeeded")):
         with caller.service.runtime.database.transaction(write=True) as db:
             row = db.get_one(WorkspaceRow, caller.key.workspace_id)
@@ -414,7 +398,7 @@ def test_recoveries_of_suspended_workspaces_wait(caller: Caller) -> None:
 def test_recoveries_go_with_their_session(caller: Caller) -> None:
     session_id = failing(caller)
     ended = recovered(caller, session_id)
-    made = ask(caller, session_id)
+    made = post_recovery(caller, session_id)
     assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
     for recovery in (ended, made):
         assert_problem(caller.get(f"/v1/recoveries/{recovery['id']}"), 404, "not_found")
@@ -430,31 +414,91 @@ def test_recoveries_go_with_their_session(caller: Caller) -> None:
 
 def test_the_next_candidate_is_tried_when_the_donor_was_deleted(caller: Caller) -> None:
     session_id = failing(caller, successes=1)
-    made = ask(caller, session_id)
+    made = post_recovery(caller, session_id)
     donor = caller.get("/v1/sessions?outcome=success").json()["data"][0]["id"]
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     assert caller.delete(f"/v1/sessions/{donor}").status_code == 204
     replay_all(caller)
-    shown = show(caller, made["id"])
+    shown = get_recovery(caller, made["id"])
     assert (shown["status"], shown["candidates"]) == ("failed", [])
     assert shown["reason"] == "no_recovery_points"
 
 
+def begin_attempt(caller: Caller, recovery_id: str) -> None:
+    """Start the first attempt of a recovery; no run works on it."""
+    runtime = caller.service.runtime
+    with lease_for_block(runtime.database, "recoveries of a test", "tests", ttl_ms=60_000) as held:
+        with runtime.database.transaction(write=False) as db:
+            row = db.get_one(RecoveryRow, recovery_id)
+            session = db.get_one(SessionRow, row.session_id)
+        failure = SessionFailure(row.failure_tag, row.failed_at_ms)
+        candidates = list_recovery_candidates(runtime, session, failure)
+        assert held is not None and candidates
+        continue_recovery(runtime, held, row, candidates=candidates)
+
+
+def list_due(caller: Caller) -> set[str]:
+    with caller.service.runtime.database.transaction(write=False) as db:
+        return {row.id for row in list_due_recoveries(db)}
+
+
+def test_a_recovery_goes_on_after_the_purge_of_its_donor(caller: Caller) -> None:
+    made = post_recovery(caller, failing(caller, successes=1))
+    seal_all(caller.service.runtime)
+    begin_attempt(caller, made["id"])
+    assert made["id"] not in list_due(caller)
+    (attempt,) = get_recovery(caller, made["id"])["replay_ids"]
+    donor = caller.get(f"/v1/replays/{attempt}").json()["session_id"]
+    assert caller.delete(f"/v1/sessions/{donor}?hard=true").status_code == 204
+    assert made["id"] in list_due(caller)
+    replay_all(caller)
+    assert get_recovery(caller, made["id"])["status"] == "failed"
+
+
+def test_a_run_finds_recoveries_whose_attempt_ended_unseen(caller: Caller) -> None:
+    made = post_recovery(caller, failing(caller, successes=1))
+    seal_all(caller.service.runtime)
+    begin_attempt(caller, made["id"])
+    with caller.service.runtime.database.transaction(write=True) as db:
+        # As if the transaction that held the recovery when its attempt ended had failed.
+        (attempt,) = db.exec(select(ReplayRow).where(ReplayRow.cause == made["id"])).all()
+        set_replay_ended(attempt, "completed")
+        db.add(attempt)
+    assert made["id"] not in list_due(caller)
+    replay_all(caller)
+    assert get_recovery(caller, made["id"])["status"] == "succeeded"
+
+
+def test_a_turn_searches_no_recoveries_whose_attempts_are_under_way(caller: Caller) -> None:
+    database = caller.service.runtime.database
+    made = post_recovery(caller, failing(caller))
+    begin_attempt(caller, made["id"])
+    if not database.is_sqlite:
+        with database.transaction(write=True) as db:
+            db.connection().exec_driver_sql("ANALYZE recoveries")
+    with noted_statements() as noted, database.transaction(write=False) as db:
+        list_due_recoveries(db)
+    plans = [plan_of(database, *query) for query in noted if "recoveries" in query[0]]
+    assert plans and all("ix_recoveries_due" in plan for plan in plans), plans
+    assert not any("ix_recoveries_open" in plan or "Seq Scan on recoveries" in plan for plan in plans), plans
+    assert caller.post(f"/v1/recoveries/{made['id']}/cancel").status_code == 200
+
+
 def test_a_recovery_that_ended_its_run_several_times_is_set_aside(caller: Caller) -> None:
-    made = ask(caller, failing(caller))
+    made = post_recovery(caller, failing(caller))
     with caller.service.runtime.database.transaction(write=True) as db:
         row = db.get_one(RecoveryRow, made["id"])
         row.searches = MOST_SEARCHES
         db.add(row)
     assert replay_all(caller).recoveries == {"internal": 1}
-    assert show(caller, made["id"])["reason"] == "internal"
+    assert get_recovery(caller, made["id"])["reason"] == "internal"
 
 
 def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
     flooded = failing(caller)
-    floods = [ask(caller, flooded)["id"] for _ in range(3)]
+    floods = [post_recovery(caller, flooded)["id"] for _ in range(3)]
     other = caller.service.make_caller()
-    made = ask(other, failing(other))["id"]
+    made = post_recovery(other, failing(other))["id"]
     # Those of the other workspace are looked for by the second search, not after the three.
     runtime = caller.service.runtime
     searches = CandidateSearches(runtime, StorePauses(), ReplayDrainCounts())
@@ -480,7 +524,7 @@ def test_workspaces_take_turns_with_their_searches(caller: Caller) -> None:
 
 def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> None:
     runtime = caller.service.runtime
-    made = [ask(caller, session_id)["id"] for session_id in [failing(caller)] * 2]
+    made = [post_recovery(caller, session_id)["id"] for session_id in [failing(caller)] * 2]
     searches = CandidateSearches(runtime, StorePauses(), ReplayDrainCounts(), quick_s=0.0)
     with lease_for_block(runtime.database, "searches", "tests", ttl_ms=60_000) as held:
         assert held is not None
@@ -493,7 +537,7 @@ def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> N
             time.sleep(0.01)
         assert has_both and searches.list_ids() == []
         searches.end()
-    shown = [show(caller, recovery_id) for recovery_id in made]
+    shown = [get_recovery(caller, recovery_id) for recovery_id in made]
     assert [len(recovery["replay_ids"]) for recovery in shown] == [1, 1]
     for recovery in shown:
         assert caller.post(f"/v1/recoveries/{recovery['id']}/cancel").status_code == 200
@@ -501,7 +545,7 @@ def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> N
 
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
     runtime = caller.service.runtime
-    made = ask(caller, failing(caller))
+    made = post_recovery(caller, failing(caller))
     folder = Path(runtime.settings.blob_url)
     away = folder.rename(folder.with_name("away"))
     folder.write_text("no folder")
@@ -519,7 +563,7 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
 
 def test_a_search_that_takes_too_long_ends_its_recovery_alone(caller: Caller) -> None:
     session_id = failing(caller)
-    made = ask(caller, session_id)
+    made = post_recovery(caller, session_id)
     replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
     # The process takes longer than this to start.
     run = ReplayDrainRun(caller.service.runtime, "tests", search_process=SearchProcess(seconds=0.1))
@@ -527,7 +571,7 @@ def test_a_search_that_takes_too_long_ends_its_recovery_alone(caller: Caller) ->
     while run.work_on_due_replays():
         pass
     run.release()
-    assert (show(caller, made["id"])["status"], show(caller, made["id"])["reason"]) == (
+    assert (get_recovery(caller, made["id"])["status"], get_recovery(caller, made["id"])["reason"]) == (
         "failed",
         "invalid_recording",
     )
@@ -541,9 +585,12 @@ def test_a_recovery_whose_files_are_damaged_fails_and_the_run_goes_on(caller: Ca
     assert files
     for file in files:
         file.write_bytes(b"damaged")
-    made = ask(caller, session_id)
+    made = post_recovery(caller, session_id)
     replay = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"}).json()
     report = replay_all(caller)
     assert (report.recoveries, report.statuses) == ({"internal": 1}, {"completed": 1})
-    assert (show(caller, made["id"])["status"], show(caller, made["id"])["reason"]) == ("failed", "internal")
+    assert (get_recovery(caller, made["id"])["status"], get_recovery(caller, made["id"])["reason"]) == (
+        "failed",
+        "internal",
+    )
     assert caller.get(f"/v1/replays/{replay['id']}").json()["status"] == "completed"

@@ -2,13 +2,17 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from recorder.ids import decode_ulid, encode_ulid, new_id
 from tests.support.factories import Caller, assert_problem, event, footprint, frame, multipart, picture
+from tests.support.waiting import wait_for
 
 KINDS = ["events", "frames"]
+PREFIXES = {"events": "evt", "frames": "frm"}
 
 
 def send(caller: Caller, kind: str, session_id: str, *items: dict[str, Any], key: str | None = None) -> Any:
@@ -145,6 +149,77 @@ def test_a_named_item_sent_again_is_a_duplicate(caller: Caller, kind: str) -> No
     assert count(caller, kind, session_id) == 3
 
 
+def assigned_ids(caller: Caller, kind: str, session_id: str) -> list[str]:
+    """Return the ids of a session's items by `(t_ms, id)`."""
+    return [item["id"] for item in caller.get(f"/v1/sessions/{session_id}/{kind}").json()["data"]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_item_sent_again_with_the_id_that_the_service_assigned_is_a_duplicate(
+    caller: Caller, kind: str
+) -> None:
+    session_id = caller.make_session()
+    named = f"{PREFIXES[kind]}_A1"
+    send(caller, kind, session_id, item(kind, 1), item(kind, 2, id=named), item(kind, 3, url=None))
+    send(caller, kind, session_id, item(kind, 4))
+    ids = assigned_ids(caller, kind, session_id)
+    resent = [item(kind, 4, id=ids[3]), item(kind, 1, id=ids[0]), item(kind, 9)]
+    answer = send(caller, kind, session_id, *resent).json()
+    assert (answer["accepted"], answer["duplicates"], answer[f"{kind[:-1]}_count"]) == (1, 2, 5)
+    assert count(caller, kind, session_id) == 5
+    pages, cursor = [], ""
+    while True:
+        page = caller.get(f"/v1/sessions/{session_id}/{kind}?limit=1{cursor}").json()
+        pages += [entry["t_ms"] for entry in page["data"]]
+        if not page["has_more"]:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert pages == [1, 2, 3, 4, 9]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_other_content_under_an_assigned_id_refuses_its_batch(caller: Caller, kind: str) -> None:
+    session_id = caller.make_session()
+    send(caller, kind, session_id, item(kind, 1), item(kind, 2))
+    ids = assigned_ids(caller, kind, session_id)
+    before = footprint(caller.service.runtime)
+    for changed in (item(kind, 3, id=ids[1]), item(kind, 2, id=ids[1], url="https://a.example")):
+        problem = assert_problem(
+            send(caller, kind, session_id, item(kind, 5), changed), 409, "event_conflict"
+        )
+        assert [error["pointer"] for error in problem["errors"]] == [f"/{kind}/1/id"]
+    assert footprint(caller.service.runtime) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_form_of_id_that_the_service_assigns_is_free_to_clients(caller: Caller, kind: str) -> None:
+    session_id, other_id = caller.make_session(), caller.make_session()
+    send(caller, kind, session_id, item(kind, 1), item(kind, 2))
+    ids = assigned_ids(caller, kind, session_id)
+    # The ids of one session mean nothing in another one, and those next to a batch's range are unused.
+    copied = [item(kind, n, id=name) for n, name in enumerate([*ids, new_id(PREFIXES[kind])], 5)]
+    for _ in range(2):
+        answer = send(caller, kind, other_id, *copied)
+        assert answer.status_code == 202
+    assert answer.json()["duplicates"] == 3
+    values = (decode_ulid(ids[0][4:]) - 1, decode_ulid(ids[1][4:]) + 1)
+    unused = [f"{PREFIXES[kind]}_{encode_ulid(value)}" for value in values]
+    added = send(caller, kind, session_id, *(item(kind, n, id=name) for n, name in enumerate(unused, 7)))
+    assert (added.status_code, added.json()["accepted"]) == (202, 2)
+    assert count(caller, kind, session_id) == 4
+
+
+def test_a_masked_item_sent_again_with_its_assigned_id_is_a_duplicate(caller: Caller) -> None:
+    caller.request("PATCH", "/v1/workspaces/current", json={"masking": {"builtins": ["email"]}})
+    session_id = caller.make_session()
+    url = "https://a.example/?who=ada@example.com"
+    for kind in KINDS:
+        send(caller, kind, session_id, item(kind, 1, url=url))
+        (assigned,) = assigned_ids(caller, kind, session_id)
+        answer = send(caller, kind, session_id, item(kind, 1, url=url, id=assigned))
+        assert (answer.status_code, answer.json()["duplicates"]) == (202, 1)
+
+
 def test_a_named_event_with_null_members_is_a_duplicate_of_one_without_them(caller: Caller) -> None:
     session_id = caller.make_session()
     bare = {"role": "button"}
@@ -222,3 +297,33 @@ def test_a_stop_among_batches_loses_none_that_was_answered(caller: Caller) -> No
     assert {answer.status_code for answer in answers} <= {200, 202, 409}
     taken = sum(answer.status_code == 202 for answer in answers)
     assert count(caller, "events", session_id) == taken
+
+
+def test_a_workspace_has_one_look_up_of_assigned_ids_at_a_time(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = caller.service.make_caller()
+    session_id, others_session = caller.make_session(), other.make_session()
+    begun: list[str] = []
+    go_on = threading.Event()
+
+    def read(_: object, session: str, __: object) -> dict[str, bytes]:
+        begun.append(session)
+        if session == session_id:
+            assert go_on.wait(20)
+        return {}
+
+    monkeypatch.setattr("api.bodies.batch_bodies.read_assigned_event_digests", read)
+    with ThreadPoolExecutor(4) as threads:
+        sent = [
+            threads.submit(caller.add_events, session_id, event(number, id=new_id("evt")))
+            for number in range(4)
+        ]
+        try:
+            wait_for(lambda: begun)
+            assert other.add_events(others_session, event(1, id=new_id("evt"))).status_code == 202
+            assert begun == [session_id, others_session]
+        finally:
+            go_on.set()
+        assert {each.result().status_code for each in sent} == {202}
+    assert begun.count(session_id) == 4

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sqlmodel import SQLModel
 
+from recorder.models.tables import METADATA
 from tests.support.completed_work import sealed_session
 from tests.support.factories import Caller, Service, stored_rows
 from tests.support.repeated_requests import REPLAYED
@@ -122,6 +122,6 @@ def test_a_secret_is_stored_nowhere_in_clear(caller: Caller, path: str) -> None:
     assert len(secret) > 30
     with caller.service.runtime.database.transaction(write=False) as db:
         connection = db.connection()
-        for table in SQLModel.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             for row in connection.execute(table.select()):
                 assert secret not in repr(tuple(row)), table.name

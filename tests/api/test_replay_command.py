@@ -12,15 +12,15 @@ from typing import NamedTuple
 import pytest
 
 from recorder.cli import main
-from recorder.live.claimed_replay import claim_live_replay
-from recorder.live.journal_protocol import LiveResult
-from recorder.live.journal_rows import ReplayJournal
-from recorder.replay_service.drain_run import ReplayDrainRun
+from recorder.live.claimed_replay import claim_live_replay, list_next_live_replays
+from recorder.live.replay_journal import LiveResult, ReplayJournal
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.replays.replay_results import Decision, ReplaySummary
 from tests.support.factories import Caller
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving
-from tests.support.live_replays import allow_hosts
+from tests.support.replay_requests import allow_hosts
+from tests.support.waiting import wait_for
 
 USUAL = ("Open", "Review", "Approve")
 
@@ -114,7 +114,8 @@ def test_recoveries_are_printed_with_their_candidates(caller: Caller, run: Calla
     printed = run("recover", failed)
     assert printed.code == 0, printed.err
     lines = printed.out.splitlines()
-    assert lines[-1] == "succeeded" and lines[1].split()[0] == "2000" and "2/3" in lines[1]
+    assert lines[-1] == "succeeded" and lines[2].split()[0] == "2000" and "2/3" in lines[2]
+    assert lines[1].split() == ["step"] and lines[3].split()[:2] == ["click", "button"]
     assert max(map(len, lines)) <= 80
     shown = json.loads(run("recover", failed, "--failure-tag", "error", "--json").out)
     assert (shown["status"], shown["failure_tag"]) == ("succeeded", "error")
@@ -144,10 +145,8 @@ def test_the_end_of_the_input_aborts_a_guided_replay(
     monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
     guided = run("replay", session_id, "--guided")
     assert guided.code == 1 and "The input has ended: the replay is aborted.\n" in guided.err
-    until = time.monotonic() + 60
-    while (row := caller.get("/v1/replays").json()["data"][0])["finished_at"] is None:
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    wait_for(lambda: caller.get("/v1/replays").json()["data"][0]["finished_at"], seconds=60)
+    row = caller.get("/v1/replays").json()["data"][0]
     assert (row["session_id"], row["status"], row["error"]["type"]) == (session_id, "failed", "cancelled")
 
 
@@ -168,7 +167,7 @@ def test_a_live_recovery_asks_for_the_decisions_of_its_attempt(
         until = time.monotonic() + 60
         while time.monotonic() < until:
             with runtime.database.transaction(write=True) as db:
-                claimed = claim_live_replay(db, "tests")
+                claimed = claim_live_replay(db, "tests", list_next_live_replays(db))
             if claimed is not None:
                 journal = ReplayJournal(runtime, claimed[0].id, claimed[1], lambda: False)
                 journal.begin(3)

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from sqlmodel import select
+
+from recorder.models.operations import OutboxRow
+from recorder.models.replay import ReplayRow
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import make_run
@@ -40,6 +44,24 @@ def test_ways_that_no_other_session_takes_are_unseen(caller: Caller) -> None:
     path = caller.get("/v1/memory/paths?workflow=approve").json()["data"][0]
     shown = replayed(caller, usual, against={"path_id": path["path_id"]})
     assert (shown["status"], shown["against"]) == ("completed", {"path_id": path["path_id"]})
+
+
+def test_a_replay_keeps_no_text_of_other_sessions_that_name_a_node(caller: Caller) -> None:
+    others = [make_run(caller, *USUAL) for _ in range(4)]
+    rare = make_run(caller, "Open", "Review", "Check", "Approve", seal=True)
+    shown = replayed(caller, rare, against={"graph": True})
+    expected = shown["divergence"]["expected"]
+    assert expected["name"] == "Click Approve"
+    with caller.service.runtime.database.transaction(write=False) as db:
+        row = db.get_one(ReplayRow, shown["id"])
+        events = db.exec(select(OutboxRow).filter_by(subject_id=shown["id"], type="replay.diverged")).all()
+    (listed,) = caller.get(f"/v1/replays?session_id={rare}").json()["data"]
+    bare = {**expected, "name": "Click button"}
+    stored = [row.divergence, listed["divergence"], *(item.data["replay"]["divergence"] for item in events)]
+    assert [each["expected"] for each in stored] == [bare] * 3
+    for session_id in others:
+        assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+    assert caller.get(f"/v1/replays/{shown['id']}").json()["divergence"]["expected"] == bare
 
 
 def test_comparisons_with_what_is_not_there_are_refused(caller: Caller) -> None:

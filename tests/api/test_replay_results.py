@@ -6,8 +6,8 @@ from sqlmodel import select
 
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
-from tests.api.test_replays import ask
 from tests.support.factories import Caller
+from tests.support.replay_requests import post_replay
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
 
@@ -27,7 +27,7 @@ def read_result(caller: Caller, replay_id: str) -> dict[str, Any]:
 
 def replayed(caller: Caller, session_id: str, **members: Any) -> str:
     """The id of a replay that ended."""
-    replay_id = str(ask(caller, session_id, **members)["id"])
+    replay_id = str(post_replay(caller, session_id, **members)["id"])
     replay_all(caller)
     return replay_id
 
@@ -70,7 +70,7 @@ def test_another_request_or_session_is_computed(caller: Caller) -> None:
     assert [len(read_result(caller, replay_id)["steps"]) for replay_id in made] == [2, 2, 2, 1, 2]
     made = [
         replayed(caller, session_id, against={"graph": True}),
-        str(ask(caller, session_id, mode="guided")["id"]),
+        str(post_replay(caller, session_id, mode="guided")["id"]),
     ]
     replay_all(caller)
     assert read_keys(caller, *made) == [False, False]

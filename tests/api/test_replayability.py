@@ -18,11 +18,11 @@ from recorder.replay_service.replayability.replayability_process import Replayab
 from recorder.replay_service.replayability.replayability_queue import has_queued_replayability
 from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
 from recorder.runtime import Runtime
-from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.lake_schemas import LAYOUTS, LakePartition
 from recorder.storage.leases import HeldLease, hold_lease
-from tests.support.completed_work import seal_all
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
+from tests.support.sealing import seal_all
 from tests.support.two_click_sessions import OTHER, PAGE, click, long_run, sealed_run, stopped_run
 
 
@@ -120,7 +120,7 @@ def test_a_session_without_snapshots_is_never_tried(caller: Caller, process: Rep
         assert caller.add_events(session_id, click(100, "Open")).status_code == 202
         assert caller.add_frames(session_id, frame(50, 0, **members)).status_code == 202
         assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     waiting = [change(runtime, session_id).replayability_at is None for session_id in (bare, without)]
     assert waiting == [False, False] and change(runtime, with_snapshot).replayability_at is None
     # Sessions of an earlier release wait, whatever they have, and are read once.
@@ -248,8 +248,8 @@ def test_damaged_rows_of_one_session_leave_the_others_alone(
     runtime = caller.service.runtime
     damaged, whole = stopped_run(caller), sealed_run(caller)
     row = change(runtime, damaged)
-    places = {"workflow": row.workflow, "dates": [row.lake_date or ""], "session_ids": [damaged]}
-    assert runtime.lake.delete_sessions("frames", row.tenant, **places)  # type: ignore[arg-type]
+    places = {"partitions": [LakePartition(row.workflow, row.lake_date or "")], "session_ids": [damaged]}
+    assert runtime.lake.delete_sessions("frames", row.tenant, **places).count  # type: ignore[arg-type]
     assert compute_all(caller, process) == {"failures": 3, "left_out": 1, "computed": 1}
     assert (shown(caller, damaged), shown(caller, whole)) == (None, 1.0)
 
@@ -282,10 +282,10 @@ def test_a_session_that_is_sealed_again_is_computed_again(
     compute_all(caller, process)
     assert shown(caller, session_id) == 1.0
     row = change(runtime, session_id, waiting_since=clock.now())
-    places = {"workflow": row.workflow, "dates": [row.lake_date or ""], "session_ids": [session_id]}
+    places = {"partitions": [LakePartition(row.workflow, row.lake_date or "")], "session_ids": [session_id]}
     for kind in LAYOUTS:
         runtime.lake.delete_sessions(kind, row.tenant, **places)  # type: ignore[arg-type]
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     assert shown(caller, session_id) is None
     compute_all(caller, process)
     assert shown(caller, session_id) == 1.0
@@ -320,6 +320,6 @@ def test_only_actions_count_and_each_is_bound_to_its_frame(
     )
     assert caller.add_frames(session_id, *frames).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     compute_all(caller, process)
     assert shown(caller, session_id) == 0.5

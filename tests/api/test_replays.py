@@ -1,62 +1,34 @@
 """Replays over HTTP: requests, the work of a drain run, steps, decisions, events. Spec §4.6; contract §8."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlmodel import select
 
-from recorder import limits
+from recorder import clock, limits
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.replay_service.drain_run import DECISION_TIME, ReplayDrainRun
 from recorder.replay_service.due_replays import list_due_replays
-from tests.support.factories import Caller, assert_problem
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
+from recorder.replay_service.scheduling.store_pauses import StorePauses
+from recorder.replays.replay_policy import DECISION_TIME
+from tests.support.factories import Caller, assert_problem, event, frame
+from tests.support.replay_requests import allow_hosts, events_of, get_replay, post_replay
+from tests.support.sealing import seal_all
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
-
-
-def ask(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
-    """A queued replay."""
-    answer = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
-    assert answer.status_code == 202, answer.text
-    made: dict[str, Any] = answer.json()
-    return made
-
-
-def show(caller: Caller, replay_id: str) -> dict[str, Any]:
-    """The replay now."""
-    answer = caller.get(f"/v1/replays/{replay_id}")
-    assert answer.status_code == 200, answer.text
-    shown: dict[str, Any] = answer.json()
-    return shown
-
-
-def events_of(caller: Caller, replay_id: str) -> list[str]:
-    """Types of the events that a replay has caused, in order."""
-    with caller.service.runtime.database.transaction(write=False) as db:
-        mine = select(OutboxRow).where(OutboxRow.subject_id == replay_id)
-        rows = sorted(db.exec(mine), key=lambda row: row.id)
-    assert [row.data["replay"]["status"] for row in rows] == [row.type.split(".")[1] for row in rows]
-    return [row.type for row in rows]
-
-
-def allow_hosts(caller: Caller, *hosts: str) -> None:
-    """Hosts that live replays of the workspace may reach."""
-    with caller.service.runtime.database.transaction(write=True) as db:
-        row = db.get_one(WorkspaceRow, caller.key.workspace_id)
-        row.live_hosts = list(hosts)
-        db.add(row)
 
 
 def test_a_replay_of_an_unchanged_page_is_completed(caller: Caller) -> None:
     session_id = sealed_run(caller)
-    made = ask(caller, session_id)
+    made = post_replay(caller, session_id)
     assert (made["status"], made["mode"], made["sandbox"]) == ("queued", "full", "dry")
     assert made["progress"] == {"step": 0, "steps": None} and made["finished_at"] is None
     assert replay_all(caller).statuses == {"completed": 1}
-    shown = show(caller, made["id"])
+    shown = get_replay(caller, made["id"])
     assert (shown["status"], shown["error"], shown["divergence"]) == ("completed", None, None), shown
     assert shown["summary"]["matched"] == 2 and shown["summary"]["evidence"] == "dom"
     assert shown["progress"] == {"step": 2, "steps": 2}
@@ -70,9 +42,9 @@ def test_a_replay_of_an_unchanged_page_is_completed(caller: Caller) -> None:
 
 def test_a_replay_against_a_changed_page_diverges(caller: Caller) -> None:
     session_id, changed = sealed_run(caller), sealed_run(caller, first=OTHER)
-    made = ask(caller, session_id, against={"session_id": changed})
+    made = post_replay(caller, session_id, against={"session_id": changed})
     report = replay_all(caller)
-    shown = show(caller, made["id"])
+    shown = get_replay(caller, made["id"])
     assert shown["status"] == "diverged" and shown["against"] == {"session_id": changed}
     assert (shown["divergence"]["step"], shown["divergence"]["kind"]) == (1, "target_missing")
     assert (report.statuses, report.divergences) == ({"diverged": 1}, {"target_missing": 1})
@@ -88,7 +60,7 @@ def test_a_partial_replay_begins_with_the_first_event_at_or_after_its_anchor(cal
         ({"frame_id": frames[0]["id"]}, 0),
         ({"event_id": events[1]["id"]}, 1),
     ):
-        made = ask(caller, session_id, mode="partial", anchor=anchor)
+        made = post_replay(caller, session_id, mode="partial", anchor=anchor)
         expected = {"event_id": events[position]["id"], "t_ms": events[position]["t_ms"]}
         assert (made["anchor"], made["anchor_event"]) == (anchor, expected)
         replay_all(caller)
@@ -98,9 +70,9 @@ def test_a_partial_replay_begins_with_the_first_event_at_or_after_its_anchor(cal
 
 def test_a_guided_replay_waits_for_a_decision_and_goes_on(caller: Caller) -> None:
     session_id = sealed_run(caller)
-    made = ask(caller, session_id, mode="guided")
+    made = post_replay(caller, session_id, mode="guided")
     replay_all(caller)
-    shown = show(caller, made["id"])
+    shown = get_replay(caller, made["id"])
     assert shown["status"] == "running" and shown["awaiting"]["step"] == 2
     path = f"/v1/replays/{made['id']}/decision"
     problem = assert_problem(caller.post(path, {"step": 1, "action": "act"}), 409, "invalid_state")
@@ -109,25 +81,27 @@ def test_a_guided_replay_waits_for_a_decision_and_goes_on(caller: Caller) -> Non
     assert (decided.status_code, decided.json()["awaiting"]) == (200, None)
     assert_problem(caller.post(path, {"step": 2, "action": "act"}), 409, "invalid_state")
     replay_all(caller)
-    assert show(caller, made["id"])["status"] == "completed"
+    assert get_replay(caller, made["id"])["status"] == "completed"
     assert events_of(caller, made["id"]) == ["replay.queued", "replay.running", "replay.completed"]
 
 
 def test_a_guided_replay_without_a_decision_fails_by_timeout(caller: Caller) -> None:
-    made = ask(caller, sealed_run(caller), mode="guided")
+    made = post_replay(caller, sealed_run(caller), mode="guided")
     replay_all(caller)
     with caller.service.runtime.database.transaction(write=True) as db:
         row = db.get_one(ReplayRow, made["id"])
         assert row.awaiting_until is not None
         row.awaiting_until -= DECISION_TIME
         db.add(row)
+    late = caller.post(f"/v1/replays/{made['id']}/decision", {"step": 2, "action": "act"})
+    assert_problem(late, 409, "invalid_state")
     replay_all(caller)
-    shown = show(caller, made["id"])
+    shown = get_replay(caller, made["id"])
     assert (shown["status"], shown["error"]["type"], shown["awaiting"]) == ("failed", "timeout", None)
 
 
 def test_a_cancelled_replay_stays_so(caller: Caller) -> None:
-    made = ask(caller, sealed_run(caller))
+    made = post_replay(caller, sealed_run(caller))
     path = f"/v1/replays/{made['id']}/cancel"
     cancelled = caller.post(path).json()
     assert (cancelled["status"], cancelled["error"]["type"]) == ("failed", "cancelled")
@@ -155,7 +129,7 @@ def test_live_replays_need_their_scope_and_allowed_hosts(caller: Caller) -> None
     assert made.status_code == 202
     assert_problem(caller.post(f"/v1/replays/{made.json()['id']}/cancel"), 403, "insufficient_scope")
     replay_all(caller)  # leaves it to the live sandbox
-    assert show(caller, made.json()["id"])["status"] == "queued"
+    assert get_replay(caller, made.json()["id"])["status"] == "queued"
     with_other = body | {"against": {"session_id": session_id}}
     problem = assert_problem(live.post("/v1/replays", with_other), 422, "validation_failed")
     assert problem["errors"][0]["pointer"] == "/against"
@@ -178,7 +152,7 @@ def test_inputs_are_named_and_never_shown(caller: Caller) -> None:
     inputs = {"password": "hush-hush-42"}
     session_id = sealed_run(caller)
     for sandbox in ("live", "dry"):
-        made = ask(live, session_id, sandbox=sandbox, inputs=inputs)
+        made = post_replay(live, session_id, sandbox=sandbox, inputs=inputs)
         assert made["inputs"] == ["password"]
         with caller.service.runtime.database.transaction(write=False) as db:
             stored = db.get_one(ReplayRow, made["id"]).input_values
@@ -249,6 +223,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         "/policy/min_support",
     ),
     "input of the wrong type": ({"inputs": {"password": 7}}, "/inputs/password"),
+    "input without a name": ({"inputs": {"": "x"}}, "/inputs/"),
+    "name of an input that is too long": ({"inputs": {"k" * 300: "x"}}, f"/inputs/{'k' * 100}…"),
+    "automatic anchor that is none": ({"mode": "partial", "anchor": {"auto": False}}, "/anchor/auto"),
     "input that is too long": ({"inputs": {"a/b": "x" * 4_097}}, "/inputs/a~1b"),
     "file that is too long": ({"inputs": {"evt_1": "data:," + "x" * 262_145}}, "/inputs/evt_1"),
     "stored state that is none": (
@@ -285,6 +262,21 @@ def test_a_policy_shows_what_has_an_effect_and_can_be_sent_again(caller: Caller)
     assert caller.post("/v1/replays", graph).json()["policy"] == {**shown, "min_support": 0.01}
 
 
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"mode": "partial", "anchor": {"auto": False}}, "Takes true."),
+        ({"mode": "half"}, "Takes 'full', 'partial' or 'guided'."),
+        ({"inputs": {"": "x"}}, "The member's name takes at least 1 character."),
+    ],
+    ids=["constant", "texts", "name"],
+)
+def test_messages_are_in_words_of_json(caller: Caller, members: dict[str, Any], message: str) -> None:
+    body = {"session_id": "ses_unknown", "sandbox": "dry", **members}
+    problem = assert_problem(caller.post("/v1/replays", body), 422, "validation_failed")
+    assert [error["message"] for error in problem["errors"]] == [message]
+
+
 def test_sessions_and_places_that_are_not_there(caller: Caller) -> None:
     session_id = sealed_run(caller)
     recording = caller.make_session(workflow="approve")
@@ -304,11 +296,35 @@ def test_sessions_and_places_that_are_not_there(caller: Caller) -> None:
     assert_problem(answer, 422, "invalid_range")
 
 
+def test_a_range_of_two_events_of_one_millisecond_must_go_forwards(caller: Caller) -> None:
+    session_id = caller.make_session(workflow="approve")
+    caller.add_frames(session_id, frame(1, id="frm_early"), frame(5, id="frm_late"))
+    caller.post(f"/v1/sessions/{session_id}/tags", {"name": "early", "t_ms": 2})
+    caller.add_events(session_id, event(5, id="evt_A"), event(5, id="evt_B"))
+    caller.post(f"/v1/sessions/{session_id}/stop")
+    seal_all(caller.service.runtime)
+
+    def post(**members: Any) -> Any:
+        return caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
+
+    for anchor, until, status in (("evt_B", "evt_A", 422), ("evt_A", "evt_A", 202), ("evt_A", "evt_B", 202)):
+        answer = post(mode="partial", anchor={"event_id": anchor}, until={"event_id": until})
+        assert answer.status_code == status, answer.text
+        if status == 422:
+            assert_problem(answer, 422, "invalid_range")
+    # A replay ends with the last event at or before `until`.
+    for until in ({"frame_id": "frm_early"}, {"tag": "early"}):
+        for members in ({}, {"mode": "partial", "anchor": {"frame_id": "frm_early"}}):
+            problem = assert_problem(post(until=until, **members), 404, "not_found")
+            assert problem["resource"] == "event"
+    assert post(until={"frame_id": "frm_late"}).status_code == 202
+
+
 def test_lists_take_filters(caller: Caller) -> None:
     first, second = sealed_run(caller), sealed_run(caller, workflow="reject")
-    made = [ask(caller, session_id)["id"] for session_id in (first, second)]
+    made = [post_replay(caller, session_id)["id"] for session_id in (first, second)]
     replay_all(caller)
-    waiting = ask(caller, first)["id"]
+    waiting = post_replay(caller, first)["id"]
     ids = {
         query: [row["id"] for row in caller.get(f"/v1/replays?{query}").json()["data"]]
         for query in (
@@ -335,7 +351,7 @@ def test_a_repeated_request_makes_one_replay(caller: Caller) -> None:
 
 def test_replays_go_with_their_session_and_the_one_they_were_compared_with(caller: Caller) -> None:
     session_id, changed = sealed_run(caller), sealed_run(caller, first=OTHER)
-    kept = ask(caller, session_id)
+    kept = post_replay(caller, session_id)
     body = {"session_id": session_id, "sandbox": "dry", "against": {"session_id": changed}}
     compared = caller.post("/v1/replays", body, key="compared").json()
     replay_all(caller)
@@ -353,7 +369,7 @@ def test_replays_go_with_their_session_and_the_one_they_were_compared_with(calle
 
 
 def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> None:
-    ask(caller, sealed_run(caller))
+    post_replay(caller, sealed_run(caller))
     first, second = (ReplayDrainRun(caller.service.runtime, owner) for owner in ("one", "two"))
     assert first.take() and not second.take()
     first.release()
@@ -363,22 +379,22 @@ def test_a_run_whose_lease_another_run_has_replays_nothing(caller: Caller) -> No
 
 def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
     replay_all(caller)  # those of other tests
-    made = ask(caller, sealed_run(caller))
+    made = post_replay(caller, sealed_run(caller))
     for status, expected in (("suspended", {}), ("active", {"completed": 1})):
         with caller.service.runtime.database.transaction(write=True) as db:
             row = db.get_one(WorkspaceRow, caller.key.workspace_id)
             row.status = status
             db.add(row)
         assert replay_all(caller).statuses == expected
-    assert show(caller, made["id"])["status"] == "completed"
+    assert get_replay(caller, made["id"])["status"] == "completed"
 
 
 def test_workspaces_take_turns(caller: Caller) -> None:
     flooded = sealed_run(caller)
     for _ in range(3):
-        ask(caller, flooded)
+        post_replay(caller, flooded)
     other = caller.service.make_caller()
-    made = ask(other, sealed_run(other))
+    made = post_replay(other, sealed_run(other))
     with caller.service.runtime.database.transaction(write=False) as db:
         due = list_due_replays(db, limit=2, without=[])
         assert [row.workspace_id for row in due] == [caller.key.workspace_id, other.key.workspace_id]
@@ -388,40 +404,97 @@ def test_workspaces_take_turns(caller: Caller) -> None:
 def test_a_workspace_that_came_during_a_turn_is_first_in_the_next(caller: Caller) -> None:
     flooded, other = sealed_run(caller), caller.service.make_caller()
     # The cache copies no result: the policies differ.
-    mine = [ask(caller, flooded, policy={"thresholds": {"ok": 0.7 + n / 1000}})["id"] for n in range(60)]
+    mine = [
+        post_replay(caller, flooded, policy={"thresholds": {"ok": 0.7 + n / 1000}})["id"] for n in range(60)
+    ]
     run = ReplayDrainRun(caller.service.runtime, "tests", turn_s=0.0)
     assert run.take() and run.work_on_due_replays()
-    theirs = ask(other, sealed_run(other))["id"]
+    theirs = post_replay(other, sealed_run(other))["id"]
     assert run.work_on_due_replays()
     run.release()
-    assert show(other, theirs)["status"] == "completed"
-    assert show(caller, mine[-1])["status"] != "completed"
+    assert get_replay(other, theirs)["status"] == "completed"
+    assert get_replay(caller, mine[-1])["status"] != "completed"
     replay_all(caller)
-    assert show(caller, mine[-1])["status"] == "completed"
+    assert get_replay(caller, mine[-1])["status"] == "completed"
 
 
 def test_a_replay_waits_for_its_store(caller: Caller) -> None:
     runtime = caller.service.runtime
-    made = ask(caller, sealed_run(caller))
+    made = post_replay(caller, sealed_run(caller))
     folder = Path(runtime.settings.blob_url)
     away = folder.rename(folder.with_name("away"))
     folder.write_text("no folder")
     run = ReplayDrainRun(runtime, "tests")
     assert run.take() and run.work_on_due_replays() and not run.work_on_due_replays()
     run.release()
-    assert show(caller, made["id"])["status"] == "running"
+    assert get_replay(caller, made["id"])["status"] == "running"
     folder.unlink()
     away.rename(folder)
     replay_all(caller)
-    assert show(caller, made["id"])["status"] == "completed"
+    assert get_replay(caller, made["id"])["status"] == "completed"
+
+
+@pytest.mark.parametrize(("minutes", "status"), [(9, "running"), (11, "failed")])
+def test_a_replay_whose_store_is_away_for_ten_minutes_fails(
+    caller: Caller, minutes: int, status: str
+) -> None:
+    runtime = caller.service.runtime
+    made = post_replay(caller, sealed_run(caller))
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(ReplayRow, made["id"])
+        # A guided replay began when it was first run, long before its last decision.
+        row.status, row.started_at = "running", clock.now() - timedelta(hours=1)
+        db.add(row)
+    folder = Path(runtime.settings.blob_url)
+    away = folder.rename(folder.with_name("away"))
+    folder.write_text("no folder")
+    now_s = 0.0
+    run = ReplayDrainRun(runtime, "tests", pauses=StorePauses(read_clock=lambda: now_s))
+    assert run.take() and run.work_on_due_replays()
+    assert get_replay(caller, made["id"])["status"] == "running"
+    now_s = minutes * 60.0
+    assert run.work_on_due_replays()
+    run.release()
+    folder.unlink()
+    away.rename(folder)
+    assert get_replay(caller, made["id"])["status"] == status
+    replay_all(caller)
+
+
+def test_a_store_that_answered_has_ten_minutes_again(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    made = post_replay(caller, sealed_run(caller), mode="guided")
+    folder = Path(runtime.settings.blob_url)
+    times_s = [0.0]
+    run = ReplayDrainRun(runtime, "tests", pauses=StorePauses(read_clock=lambda: times_s[-1]))
+    assert run.take()
+    statuses = []
+    for now_s, is_away in ((0.0, True), (60.0, False), (660.0, True)):
+        times_s.append(now_s)
+        if shown := get_replay(caller, made["id"])["awaiting"]:
+            decision = {"step": shown["step"], "action": "skip"}
+            assert caller.post(f"/v1/replays/{made['id']}/decision", decision).status_code == 200
+        away = folder.rename(folder.with_name("away")) if is_away else None
+        if away is not None:
+            folder.write_text("no folder")
+        assert run.work_on_due_replays()
+        if away is not None:
+            folder.unlink()
+            away.rename(folder)
+        statuses.append(get_replay(caller, made["id"])["status"])
+    run.release()
+    assert statuses == ["running", "running", "running"]
+    replay_all(caller)
 
 
 def test_a_workspace_has_a_limit_of_open_replays(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "OPEN_REPLAYS", 2)
     session_id = sealed_run(caller)
     for _ in range(2):
-        ask(caller, session_id)
+        post_replay(caller, session_id)
     body = {"session_id": session_id, "sandbox": "dry"}
     assert_problem(caller.post("/v1/replays", body), 422, "limit_reached")
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    post_replay(tester, sealed_run(tester))
     replay_all(caller)
-    ask(caller, session_id)
+    post_replay(caller, session_id)

@@ -14,6 +14,7 @@ from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame, picture
 from tests.support.recorded_sessions import execute, outbox_types, session_row
+from tests.support.sealing import seal_waiting
 
 PARTS = (
     "/events",
@@ -35,12 +36,6 @@ def sealer(service: Service) -> Iterator[Sealer]:
     assert run.take()
     yield run
     run.release()
-
-
-def seal(sealer: Sealer) -> None:
-    """Seal all that waits."""
-    while sealer.seal_batch() is not None:
-        pass
 
 
 def sweep(caller: Caller, sealer: Sealer, session_id: str) -> None:
@@ -94,7 +89,7 @@ def answers(caller: Caller, session_id: str) -> dict[str, Any]:
 def test_every_read_answers_the_same(caller: Caller, sealer: Sealer) -> None:
     session_id = rich_session(caller)
     stopped = answers(caller, session_id)
-    seal(sealer)
+    seal_waiting(sealer)
     assert answers(caller, session_id) == stopped
     sweep(caller, sealer, session_id)
     assert answers(caller, session_id) == stopped
@@ -106,7 +101,7 @@ def test_pages_go_on_over_seal_and_sweep(caller: Caller, sealer: Sealer) -> None
         address = f"/v1/sessions/{session_id}/{kind}"
         ids = [item["id"] for item in caller.get(address).json()["data"]]
         cursor = caller.get(f"{address}?limit=1").json()["next_cursor"]
-        seal(sealer)
+        seal_waiting(sealer)
         sweep(caller, sealer, session_id)
         rest = caller.get(f"{address}?limit=500&cursor={cursor}").json()
         assert [item["id"] for item in rest["data"]] == ids[1:] and len(ids) == total
@@ -126,7 +121,7 @@ def test_portions_continue_over_seal_and_sweep(
     )
     lines = [record.as_json() for record in list_session_event_records(portions.read())]
     assert len(lines) == 2
-    seal(sealer)
+    seal_waiting(sealer)
     sweep(caller, sealer, session_id)
     rest = list(iter(portions.read, None))
     lines += [record.as_json() for portion in rest for record in list_session_event_records(portion)]
@@ -138,7 +133,7 @@ def test_the_summary_counts_keyframes_once_sealed(caller: Caller, sealer: Sealer
     session_id = rich_session(caller)
     address = f"/v1/sessions/{session_id}?include=frames_summary"
     before = caller.get(address).json()["frames_summary"]
-    seal(sealer)
+    seal_waiting(sealer)
     hot = caller.get(address).json()["frames_summary"]
     sweep(caller, sealer, session_id)
     swept = caller.get(address).json()["frames_summary"]
@@ -148,7 +143,7 @@ def test_the_summary_counts_keyframes_once_sealed(caller: Caller, sealer: Sealer
 
 def test_a_sealed_session_takes_tags_and_nothing_else(caller: Caller, sealer: Sealer) -> None:
     session_id = rich_session(caller)
-    seal(sealer)
+    seal_waiting(sealer)
     sweep(caller, sealer, session_id)
     address = f"/v1/sessions/{session_id}"
     for answer in (
@@ -167,7 +162,7 @@ def test_a_sealed_session_takes_tags_and_nothing_else(caller: Caller, sealer: Se
 
 def test_a_deleted_sealed_session_is_gone(caller: Caller, sealer: Sealer) -> None:
     session_id = rich_session(caller)
-    seal(sealer)
+    seal_waiting(sealer)
     sweep(caller, sealer, session_id)
     assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
     for part in ("", *PARTS):
@@ -198,7 +193,7 @@ def test_a_range_of_a_picture_is_read_without_the_bytes_after_it(
     store = runtime.blobs
     if state != "hot":
         assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-        seal(sealer)
+        seal_waiting(sealer)
         sweep(caller, sealer, session_id)
     if state == "archived":
         store = Blobs(runtime.settings.cold_url)
@@ -247,7 +242,7 @@ def test_pages_of_large_items_end_by_their_bytes_and_hold_every_item_once(
     url = f"/v1/sessions/{session_id}"
     assert caller.post(f"{url}/stop").status_code == 200
     states = []
-    for step in (lambda: None, lambda: seal(sealer), lambda: sweep(caller, sealer, session_id)):
+    for step in (lambda: None, lambda: seal_waiting(sealer), lambda: sweep(caller, sealer, session_id)):
         step()
         events, shown = read_pages(caller, f"{url}/events"), read_pages(caller, f"{url}/frames")
         assert sorted(item["data"]["n"] for page in events for item in page) == list(range(200))

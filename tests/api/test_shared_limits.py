@@ -77,6 +77,13 @@ def test_a_key_has_one_bucket_wherever_it_asks(callers: tuple[Caller, Caller]) -
         assert 1 <= int(refused.headers["retry-after"]) <= 12
 
 
+def test_refused_requests_are_under_way_no_longer(callers: tuple[Caller, Caller]) -> None:
+    refused = TIERS["default"].requests_per_key + 1
+    statuses = [callers[0].post("/v1/exports", EXPORT).status_code for _ in range(5 + refused)]
+    assert statuses == [404] * 5 + [429] * refused
+    assert callers[0].get("/v1/limits").status_code == 200
+
+
 def test_bytes_have_one_bucket_wherever_they_are_sent(callers: tuple[Caller, Caller]) -> None:
     rate, part = TIERS["default"].body_bytes.per_key, 40_000_000
     granted, began = 0, time.monotonic()

@@ -8,7 +8,9 @@ import pytest
 from recorder.client import ApiError, Client, Unreachable
 from tests.support.cutting_proxy import cutting
 from tests.support.factories import event
-from tests.support.stream_clients import Streamer, StreamService, seal, stop, wait_for
+from tests.support.sealing import seal_all
+from tests.support.stream_clients import Streamer, StreamService, stop
+from tests.support.waiting import wait_for
 
 
 def make_hasty(client: Client) -> Client:
@@ -27,7 +29,7 @@ def write_session(stream_service: StreamService, streamer: Streamer, session_id:
         if n % 10 == 9:
             streamer.post(f"/v1/sessions/{session_id}/tags", name=f"tag {n}")
     stop(streamer, session_id)
-    seal(stream_service)
+    seal_all(stream_service.runtime)
 
 
 def test_a_session_is_told_whole_over_a_line_that_keeps_breaking(

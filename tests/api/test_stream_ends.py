@@ -7,16 +7,9 @@ import pytest
 from recorder.models.workspace import KeyRow, WorkspaceRow
 from tests.support.factories import event
 from tests.support.recorded_sessions import execute
-from tests.support.stream_clients import (
-    Streamer,
-    StreamService,
-    heard_all,
-    listening,
-    read_texts,
-    seal,
-    stop,
-    wait_for,
-)
+from tests.support.sealing import seal_all
+from tests.support.stream_clients import Streamer, StreamService, heard_all, listening, read_texts, stop
+from tests.support.waiting import wait_for
 
 
 def test_a_sealed_session_ends_its_streams(stream_service: StreamService, streamer: Streamer) -> None:
@@ -24,7 +17,7 @@ def test_a_sealed_session_ends_its_streams(stream_service: StreamService, stream
     with listening(streamer, session_id) as heard, streamer.connect(session_id) as socket:
         streamer.add_events(session_id, event(1))
         stop(streamer, session_id)
-        seal(stream_service)
+        seal_all(stream_service.runtime)
         wait_for(lambda: heard.is_over)
         texts, code = read_texts(socket)
     assert [message["event"] for message in heard.messages] == [
@@ -47,7 +40,7 @@ def test_an_ended_stream_is_replayed_resumed_and_over(
     session_id = streamer.make_session()
     streamer.add_events(session_id, event(1))
     stop(streamer, session_id)
-    seal(stream_service)
+    seal_all(stream_service.runtime)
     assert heard_all(streamer, session_id, "?from=start").ids == [1, 2, 3, 4, 5, 5]
     assert heard_all(streamer, session_id, Last_Event_ID="3").ids == [4, 5, 5]
     assert heard_all(streamer, session_id).ids == [5]

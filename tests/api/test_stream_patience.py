@@ -14,7 +14,8 @@ from websockets.exceptions import ConnectionClosed
 from api.streams.websocket_protocol import WatchedSocket
 from recorder.recording.streams import StreamTimes
 from tests.support.factories import event
-from tests.support.stream_clients import Streamer, StreamService, listening, streaming_service, wait_for
+from tests.support.stream_clients import Streamer, StreamService, listening, streaming_service
+from tests.support.waiting import wait_for
 
 _ID = re.compile(rb"^id: (\d+)\nevent: [a-z.]+\ndata: .*\n\n", re.MULTILINE)
 _TEXT = "x" * 50_000
@@ -31,8 +32,8 @@ class HastySocket(WatchedSocket):
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
     """A running service without patience."""
-    pace = StreamTimes(keep_alive_s=0.2, slow_s=1.0, poll_s=0.2)
-    with streaming_service(tmp_path_factory.mktemp("service"), pace=pace, ws=HastySocket) as running:
+    times = StreamTimes(keep_alive_s=0.2, slow_s=1.0, poll_s=0.2)
+    with streaming_service(tmp_path_factory.mktemp("service"), times=times, ws=HastySocket) as running:
         yield running
 
 

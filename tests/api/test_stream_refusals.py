@@ -6,7 +6,8 @@ from contextlib import ExitStack
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from tests.support.stream_clients import Streamer, StreamService, listening, read_ids, wait_for
+from tests.support.stream_clients import Streamer, StreamService, listening, read_ids
+from tests.support.waiting import wait_for
 
 MALFORMED = ("", " ", "x", "-1", "+1", "1.0", "01", "1e1", "9" * 20, "９", "3\n4", "evt_1")
 

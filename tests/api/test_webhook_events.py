@@ -13,16 +13,17 @@ from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.models.webhook import Notification
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer
 from recorder.tenant import GraphScope, Tenant
 from recorder.webhooks.catalogue import EVENT_TYPES
 from recorder.webhooks.signing import verify_signature
 from recorder.webhooks.subscriptions import WebhookSecretBox
-from tests.support.delivery_loop import running_loop, wait_until
+from tests.support.delivery_loop import running_loop
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.factories import Caller, Service, event
 from tests.support.failing_runs import make_run
+from tests.support.sealing import seal_all
 from tests.support.two_click_sessions import OTHER, PAGE, replay_all, sealed_run
+from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, Received, Receiver, running_receiver
 
 EMITTED = [type for type, kind in EVENT_TYPES.items() if kind.is_emitted]
@@ -89,15 +90,6 @@ def let_drift(caller: Caller) -> None:
     story.look()
 
 
-def seal_all(runtime: Runtime) -> None:
-    """Seal what was stopped."""
-    sealer = Sealer(runtime, owner="tests")
-    assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
-    sealer.release()
-
-
 def lose_rows(runtime: Runtime, session_id: str) -> None:
     """A sealed session whose rows the lake lacks."""
     with runtime.database.transaction(write=True) as db:
@@ -111,7 +103,7 @@ def story(service: Service) -> tuple[list[Received], str]:
     caller = service.make_caller(tier="trial")
     with told_all(caller) as (receiver, secret):
         bring_all_about(caller)
-        wait_until(lambda: {payload(item)["type"] for item in receiver.received} >= set(EMITTED))
+        wait_for(lambda: {payload(item)["type"] for item in receiver.received} >= set(EMITTED))
     return sorted(receiver.received, key=lambda item: item.headers["webhook-id"]), secret
 
 
@@ -216,7 +208,7 @@ def test_what_is_told_beside_the_session_is_what_caused_it(story: tuple[list[Rec
 def test_a_request_s_id_reaches_the_receiver(caller: Caller) -> None:
     with told_all(caller) as (receiver, _):
         answer = caller.post("/v1/sessions", {"workflow": "checkout"})
-        wait_until(lambda: receiver.received)
+        wait_for(lambda: receiver.received)
     assert receiver.received[0].headers["x-request-id"] == answer.headers["x-request-id"]
 
 
@@ -225,7 +217,7 @@ def test_a_call_that_changes_nothing_is_not_told(caller: Caller) -> None:
         session_id = caller.make_session(status="stopped")
         caller.post(f"/v1/sessions/{session_id}/stop")
         caller.make_session(status="created")
-        wait_until(lambda: len(receiver.received) == 4)
+        wait_for(lambda: len(receiver.received) == 4)
     types = sorted(payload(request)["type"] for request in receiver.received)
     assert types == ["session.created", "session.created", "session.started", "session.stopped"]
 
@@ -234,7 +226,7 @@ def test_each_mode_is_told_of_its_own_alone(service: Service, caller: Caller) ->
     tester = service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
     with told_all(caller) as (live, _), told_all(tester) as (test, _):
         ids = [item.make_session(status="created") for item in (caller, tester)]
-        wait_until(lambda: live.received and test.received)
+        wait_for(lambda: live.received and test.received)
     assert [[payload(item)["data"]["session"]["id"] for item in each.received] for each in (live, test)] == [
         [session_id] for session_id in ids
     ]

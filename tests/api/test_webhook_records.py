@@ -2,9 +2,11 @@
 
 from recorder.ids import new_id
 from recorder.models.webhook import Delivery
+from recorder.webhooks.dispatcher import OutboxDispatcher
 from recorder.webhooks.subscriptions import WebhookSecretBox
-from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
+from tests.support.delivery_loop import AT_ONCE, local_client, running_loop
 from tests.support.factories import Caller, Service, assert_problem
+from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, running_receiver
 from tests.support.webhooks import LOCAL, WEBHOOKS, make
 
@@ -75,7 +77,7 @@ def test_a_record_tells_what_was_sent_and_what_came_back(caller: Caller) -> None
     ):
         path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"
         answer = caller.post(f"{path}/test")
-        wait_until(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
+        wait_for(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
     second, first = caller.get(f"{path}/deliveries").json()["data"]
     assert (first["status"], first["attempt"], second["attempt"]) == ("failed", 1, 2)
     assert first["response"] == {
@@ -102,7 +104,27 @@ def test_of_an_answer_from_this_machine_the_status_alone_is_kept(caller: Caller)
     with running_receiver(*answers) as receiver, running_loop(runtime.database, box=box, schedule=AT_ONCE):
         path = f"{WEBHOOKS}/{make(caller, url=f'{receiver.url}/in')['id']}"
         caller.post(f"{path}/test")
-        wait_until(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
+        wait_for(lambda: caller.get(f"{path}/deliveries").json()["data"][0]["status"] == "succeeded")
     second, first = caller.get(f"{path}/deliveries").json()["data"]
     nothing = {"headers": {}, "body": "", "body_truncated": False}
     assert (first["response"], second["response"]) == ({"status": 500, **nothing}, {"status": 200, **nothing})
+
+
+def test_events_that_a_full_webhook_does_not_get_are_shown(caller: Caller) -> None:
+    made = make(caller, url=LOCAL, events=["session.created"])
+    path, dispatcher = f"{WEBHOOKS}/{made['id']}", OutboxDispatcher(most_pending=1)
+    sessions = [caller.post("/v1/sessions", {"workflow": "checkout"}).json() for _ in range(3)]
+    with caller.service.runtime.database.transaction(write=True) as db:
+        dispatcher.dispatch(db)
+    shown = caller.get(path).json()["skipped_events"]
+    assert (set(shown), shown["count"]) == ({"count", "first_at", "last_at"}, 2)
+    assert sessions[0]["created_at"] <= shown["first_at"] <= shown["last_at"]
+    assert caller.get(WEBHOOKS).json()["data"][0]["skipped_events"] == shown
+    [waiting] = caller.get(f"{path}/deliveries").json()["data"]
+    assert caller.post(f"{path}/test").status_code == 202
+    assert caller.post(f"{path}/deliveries/{waiting['id']}/redeliver").status_code == 202
+
+
+def test_limits_show_the_most_pending_deliveries(caller: Caller) -> None:
+    shown = caller.get("/v1/limits").json()["webhooks"]
+    assert shown == {"per_workspace": 100, "pending_deliveries": 10_000}

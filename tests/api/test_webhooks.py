@@ -2,17 +2,18 @@
 
 import base64
 import threading
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlmodel import col, select
 
-from recorder import limits
+from recorder import clock, limits
 from recorder.ids import new_id
 from recorder.models.operations import AuditRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.webhooks.catalogue import EVENT_TYPES
-from recorder.webhooks.subscriptions import WebhookSecretBox
+from recorder.webhooks.subscriptions import WebhookSecretBox, add_webhook_secret
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.webhooks import LOCAL, URL, WEBHOOKS, body, make
 
@@ -29,8 +30,9 @@ def test_creating_answers_the_four_members_of_the_specification(caller: Caller) 
 def test_reading_shows_all_but_the_secret(caller: Caller) -> None:
     made = make(caller, description="to the ledger")
     read_back = caller.get(f"{WEBHOOKS}/{made['id']}").json()
-    assert list(read_back) == ["id", "url", "events", "description", "created_at"]
+    assert list(read_back) == ["id", "url", "events", "description", "skipped_events", "created_at"]
     assert (read_back["id"], read_back["description"]) == (made["id"], "to the ledger")
+    assert read_back["skipped_events"] is None
     assert make(caller)["secret"] not in caller.get(WEBHOOKS).text
 
 
@@ -124,6 +126,9 @@ def test_more_rotations_than_can_sign_at_once_are_refused(caller: Caller) -> Non
     answers = [caller.post(f"{WEBHOOKS}/{made['id']}/secret") for _ in range(10)]
     assert [answer.status_code for answer in answers] == [200] * 9 + [422]
     assert_problem(answers[-1], 422, "limit_reached")
+    runtime, tomorrow = caller.service.runtime, clock.now() + timedelta(hours=24, minutes=1)
+    with runtime.database.transaction(write=True) as db:
+        assert add_webhook_secret(db, WebhookSecretBox(runtime.settings.secret), made["id"], now=tomorrow)
 
 
 @pytest.mark.parametrize("path", [WEBHOOKS, "{webhook}/secret"])
@@ -199,6 +204,7 @@ def test_what_is_done_to_webhooks_is_audited_without_secrets(caller: Caller) -> 
 def test_the_catalogue_names_every_type_with_its_schema(caller: Caller) -> None:
     answer = caller.get("/v1/event_types")
     types = answer.json()["data"]
+    assert {"next_cursor": None, "has_more": False}.items() <= answer.json().items()
     assert (answer.status_code, [item["type"] for item in types]) == (200, list(EVENT_TYPES))
     assert {tuple(item) for item in types} == {("type", "description", "available", "schema")}
     assert all(item["available"] for item in types)

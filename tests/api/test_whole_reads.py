@@ -23,7 +23,9 @@ from recorder.sealing import Sealer
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem, event
 from tests.support.recorded_sessions import execute
-from tests.support.stream_clients import Streamer, StreamService, wait_for
+from tests.support.sealing import seal_waiting
+from tests.support.stream_clients import Streamer, StreamService
+from tests.support.waiting import wait_for
 
 #: More than sockets and the service hold together, so that a client that does not read holds a read up.
 _LARGE = "x" * 60_000
@@ -67,8 +69,7 @@ def sealed(streamer: Streamer, service: StreamService, session_id: str) -> None:
     streamer.post(f"/v1/sessions/{session_id}/stop")
     sealer = Sealer(service.runtime, owner="tests")
     assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
+    seal_waiting(sealer)
     execute(service.runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id)
     sealer.maintain()
     sealer.release()

@@ -1,5 +1,6 @@
 """`/v1/workflows`: settings before the first session and after it, what they change. Spec §2.8, §4.2."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -8,9 +9,9 @@ from sqlmodel import col, select
 
 from recorder import limits
 from recorder.models.operations import AuditRow
-from recorder.sealing import Sealer
 from tests.support.factories import Caller, assert_problem, event, footprint
 from tests.support.recorded_sessions import execute, outbox_types
+from tests.support.sealing import seal_all
 
 DEFAULT_RULES = {
     "error_tags": ["error", "failed", "failure"],
@@ -33,15 +34,6 @@ def get(caller: Caller, workflow: str) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     shown: dict[str, Any] = answer.json()
     return shown
-
-
-def seal_all(caller: Caller) -> None:
-    """Seal all that is stopped."""
-    sealer = Sealer(caller.service.runtime, owner="tests")
-    assert sealer.take()
-    while sealer.seal_batch() is not None:
-        pass
-    sealer.release()
 
 
 def stopped(caller: Caller, *items: dict[str, Any], tag: str | None = None, **body: Any) -> dict[str, Any]:
@@ -253,7 +245,7 @@ def test_the_size_of_the_graph_is_that_of_what_is_in_it(caller: Caller) -> None:
     clicks = [event(n, "click", url=f"https://a.example/step/{n}/{'abc'[n]}") for n in range(3)]
     flow = {"workflow": "sized"}
     first, other = stopped(caller, *clicks, **flow), stopped(caller, *clicks[:1], **flow)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     paths = caller.get("/v1/memory/paths?workflow=sized").json()["data"]
     ways = [path["node_ids"] for path in paths]
     graph = get(caller, "sized")["graph"]
@@ -275,11 +267,11 @@ def test_the_size_of_the_graph_is_that_of_what_is_in_it(caller: Caller) -> None:
 def test_a_paused_graph_takes_no_sessions_in_until_it_is_resumed(caller: Caller) -> None:
     patch(caller, "paused", memory_graph=False)
     stopped(caller, workflow="paused")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     assert get(caller, "paused")["graph"]["version"] == 0
     patch(caller, "paused", memory_graph=True)
     stopped(caller, workflow="paused")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     (path,) = caller.get("/v1/memory/paths?workflow=paused").json()["data"]
     assert path["session_count"] == 1
     assert [item["status"] for item in caller.get("/v1/sessions?workflow=paused").json()["data"]] == [
@@ -300,3 +292,37 @@ def test_changes_are_audited_with_what_they_were(caller: Caller) -> None:
     assert rows[1].details["memory_graph"] == {"from": True, "to": False}
     assert sorted(rows[1].details) == ["masking", "memory_graph"]
     assert PATTERN["pattern"] not in rows[1].model_dump_json()
+
+
+def test_a_workspace_has_a_number_of_workflows_in_both_modes(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert caller.get("/v1/limits").json()["workspace"]["workflows"] == 10_000
+    monkeypatch.setattr(limits, "WORKFLOWS_PER_WORKSPACE", 3)
+    tests = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    stranger = caller.service.make_caller()
+    caller.make_session(workflow="first")
+    assert patch(caller, "second").status_code == 200
+    tests.make_session(workflow="first")
+    for who in (caller, tests):
+        refused = who.post("/v1/sessions", {"workflow": "third"})
+        assert_problem(refused, 422, "limit_reached")
+        assert "at most 3 workflows" in refused.json()["detail"]
+        assert_problem(patch(who, "third", tags=["a"]), 422, "limit_reached")
+        assert who.get("/v1/workflows/third").status_code == 404
+    caller.make_session(workflow="first")
+    assert patch(caller, "second", tags=["a"]).status_code == 200
+    assert get(caller, "first")["session_count"] == 2
+    assert stranger.post("/v1/sessions", {"workflow": "third"}).status_code == 201
+
+
+def test_first_sessions_at_once_make_no_workflow_beyond_the_limit(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WORKFLOWS_PER_WORKSPACE", 4)
+    names = [f"flow_{number % 8}" for number in range(16)]
+    with ThreadPoolExecutor(16) as threads:
+        answers = list(threads.map(lambda name: caller.post("/v1/sessions", {"workflow": name}), names))
+    assert {answer.status_code for answer in answers} == {201, 422}
+    shown = caller.get("/v1/workflows").json()["data"]
+    assert len(shown) == 4 and sum(item["session_count"] for item in shown) == 8

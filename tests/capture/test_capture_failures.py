@@ -14,19 +14,17 @@ from examples.webapp.approval import approve_invoice
 from examples.webapp.server import run_webapp
 from recorder import Client
 from recorder.capture import record
-from recorder.capture.journal import Journal, redact_journal_url
+from recorder.capture.capture_journal import CaptureJournal, redact_journal_url
 from recorder.capture.page_reader import PageUnreadable, parse_page_reading
 from recorder.capture.script_messages import PageScriptAction, parse_script_message
 from recorder.capture.sender import MAX_EVENTS, Sender, SessionChoice
+from tests.support.ports import find_free_port
 
 
 @pytest.fixture
 def down() -> Iterator[Client]:
     """A client of a service that does not answer."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with Client(f"http://127.0.0.1:{port}", "nsk_local_nobody", patience_s=0.5) as client:
+    with Client(f"http://127.0.0.1:{find_free_port()}", "nsk_local_nobody", patience_s=0.5) as client:
         yield client
 
 
@@ -245,7 +243,7 @@ def test_addresses_lose_their_secrets(url: str, shown: str) -> None:
 
 
 def test_times_of_another_clock_are_those_of_this_machine() -> None:
-    journal = Journal(lambda _: None)
+    journal = CaptureJournal(lambda _: None)
     assert journal.convert_time(0) == journal.now_ms
     assert journal.convert_time(10**15) <= journal.now_ms
     assert 0 <= journal.convert_time(int(time.time() * 1000)) <= journal.now_ms

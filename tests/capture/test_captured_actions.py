@@ -11,8 +11,8 @@ import pytest
 
 from recorder import Client
 from recorder.capture import PageRecording, record
+from recorder.capture.captured_targets import make_target_path
 from recorder.capture.page_reader import PageReader
-from recorder.capture.targets import make_target_path
 from recorder.replays.budget import Budget
 from recorder.replays.dom import read_dom_document
 from recorder.replays.recorded_session import list_recorded_steps

@@ -12,9 +12,9 @@ from recorder import Client
 from recorder.capture import record
 from recorder.replays.budget import Budget
 from recorder.replays.dry_replay import compute_replayability, replay_dry
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_pages import RecordedPages
 from recorder.replays.recorded_session import RecordedSession, list_recorded_steps
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event
 from recorder.replays.replay_results import Decision, DryResult
 from recorder.replays.selectors import find_single_element_by_selector, kind_of_selector

@@ -17,7 +17,9 @@ from typer.testing import CliRunner
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.cli import app as command_line
+from recorder.cli.backups import _describe_restored_changes
 from recorder.doctor.machine import check_backups
+from recorder.governance.backup.backup_records import read_backup_records
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import (
     BackupBusy,
@@ -26,7 +28,7 @@ from recorder.governance.backup.errors import (
     NoSecret,
     TargetInsideDeployment,
 )
-from recorder.governance.backup.records import read_backup_records
+from recorder.governance.backup.later_changes import AppliedChanges
 from recorder.runtime import Runtime
 from recorder.settings import extend_program_environment
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
@@ -80,6 +82,24 @@ def test_a_backup_prints_a_summary_for_people(runtime: Runtime, tmp_path: Path) 
     done = run("backup", str(tmp_path / "backups"), "--data", str(runtime.settings.data_dir))
     assert done.exit_code == 0, done.output
     assert "files" in done.stdout and "secret" in done.stderr
+    assert " written, with manifest, in " in done.stderr and "Deleted" not in done.stderr
+    kept = run("backup", str(tmp_path / "backups"), "--data", str(runtime.settings.data_dir), "--keep", "29")
+    assert "Deleted 0 old backups." in kept.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (AppliedChanges(), "The audit log has no entry after the backup."),
+        (AppliedChanges(entries=8), "8 later audit entries; none of them deletes, erases or revokes."),
+        (
+            AppliedChanges(entries=2, revoked_keys=1),
+            "Applied 2 later audit entries: 0 deletions, 0 erasures, 1 revoked key.",
+        ),
+    ],
+)
+def test_a_restore_says_what_later_entries_did(changes: AppliedChanges, sentence: str) -> None:
+    assert _describe_restored_changes(changes) == sentence
 
 
 def test_a_target_that_cannot_take_backups_is_named(runtime: Runtime, tmp_path: Path) -> None:

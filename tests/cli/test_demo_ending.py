@@ -21,5 +21,6 @@ def test_printed_command_accepts_the_destination_of_the_demonstration(
     assert command[-3:] == ["up", "--data", "recorder-data/demo"]
     # Commands begin with the folder of the environment, which may be long.
     assert max(len(line) for line in lines if not line.endswith(("demo", '/key)"'))) <= 80
+    assert any("--port 0 --dagster-port 0" in line for line in lines)
     settings = Settings.from_env(dict([setting.split("=", 1)]), data_dir=Path(command[-1]))
     assert settings.local_export_root == data / "datasets"

@@ -18,7 +18,8 @@ NAMES = {
     *("event_only", "every_n_ms", "keyframes_only", "signed_url", "storage_state"),
     *("key_id", "session_id", "session_ids"),
 }
-NARROW = {"COLUMNS": "80", "TERMINAL_WIDTH": "80"}
+PAGE = Path(__file__).parents[2] / "docs" / "command-line.md"
+NARROW = {"COLUMNS": "80"}
 
 
 def list_commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -35,9 +36,43 @@ COMMANDS = list(list_commands(typer.main.get_command(app)))
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_nothing_is_cut_off_at_80_columns(path: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*path, "--help"], env=NARROW).output
-    assert [line for line in shown.splitlines() if len(line) > 80 or "… " in line] == []
+    assert [line for line in shown.splitlines() if len(line) > 80 or _has_cut_text(line)] == []
     # Renamed functions must not reach texts.
     assert set(re.findall("[a-z]+(?:_[a-z]+)+", shown)) <= NAMES
+
+
+@pytest.mark.parametrize("path", [path for path in COMMANDS if path], ids=" ".join)
+def test_values_are_named_as_on_the_page_of_the_command_line(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*path, "--help"], env=NARROW).output
+    assert re.findall(r"<[a-z]|\{[a-zA-Z]+\}", shown) == []
+    (usage,) = re.findall(r"Usage: root (.*?)\s*\n", shown)
+    headings = re.findall("^## recorder (.*)$", PAGE.read_text(), re.MULTILINE)
+    if "COMMAND" not in usage and path[0] != "workspace":
+        optional = usage.replace(" [OPTIONS]", "").replace(" [ID…]", " ID…")
+        assert optional in headings
+
+
+def _has_cut_text(line: str) -> bool:
+    """Return whether a text ends with an ellipsis; after a name in capitals it says that several may come."""
+    return "… " in re.sub("[A-Z]…", "", line)
+
+
+#: Commands that run until they are ended, and the demonstration.
+ENDLESS = {"up", "dagster-webserver", "deliver", "replay-worker", "demo"}
+#: Commands whose output has formats of its own.
+OWN_FORMATS = {"graph", "audit export"}
+
+
+def test_every_command_that_prints_data_prints_it_as_json() -> None:
+    commands = typer.main.get_command(app)
+    without = set()
+    for path in COMMANDS:
+        command: Any = commands
+        for word in path:
+            command = command.commands[word]
+        if not hasattr(command, "commands") and not any("--json" in option.opts for option in command.params):
+            without.add(" ".join(path))
+    assert without == ENDLESS | OWN_FORMATS
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

@@ -71,7 +71,8 @@ def test_keys_are_listed_newest_first_without_their_value(runtime: Runtime) -> N
 
 def test_a_revoked_key_opens_nothing(runtime: Runtime) -> None:
     made = make(runtime)
-    assert run(runtime, "revoke", made["id"]).exit_code == 0
+    done = run(runtime, "revoke", made["id"], "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"id": made["id"], "revoked": True})
     with pytest.raises(InvalidApiKey):
         open_with(runtime, made["key"])
     assert made["id"] not in run(runtime, "list", "acme").stdout

@@ -101,7 +101,14 @@ def test_a_name_or_an_instant_that_is_none_is_refused(runtime: Runtime) -> None:
         for at in ("yesterday", "90d"):
             refused = run(runtime, "retention", command, "--at", at)
             assert refused.exit_code == 2 and "--at" in refused.output
-            assert "a duration is not taken" in " ".join(refused.output.replace("│", " ").split())
+            assert "takes a time with a zone, such as" in " ".join(refused.output.replace("│", " ").split())
+
+
+def test_a_hold_of_nothing_names_the_two_options(runtime: Runtime) -> None:
+    for words in ([], ["--session", "ses_1", "--tag", "x"]):
+        refused = run(runtime, "hold", "add", *words)
+        assert refused.exit_code == 2 and "Name --session or --tag" in refused.output
+        assert "Invalid value" not in refused.output
 
 
 def test_a_run_beside_another_one_ends_with_1(runtime: Runtime) -> None:

@@ -1,7 +1,9 @@
 """Options `--url` and `--key` of the commands that call a service."""
 
+import os
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -22,16 +24,14 @@ from recorder.cli import app
     ],
 )
 def test_a_wrong_option_is_named_with_what_it_takes(url: str, key: str, sentence: str) -> None:
-    done = CliRunner().invoke(
-        app, ["sessions", "list", "--url", url, "--key", key], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
-    )
+    done = CliRunner().invoke(app, ["sessions", "list", "--url", url, "--key", key], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert sentence in " ".join(done.output.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("port", ["65536", "-1", "http"])
 def test_a_wrong_port_is_refused_with_what_it_takes(port: str) -> None:
-    done = CliRunner().invoke(app, ["up", "--port", port], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"})
+    done = CliRunner().invoke(app, ["up", "--port", port], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert "'--port': it takes a port from 0 to 65535" in done.output
 
@@ -45,7 +45,7 @@ def test_output_that_finds_no_space_is_one_sentence() -> None:
         )
     assert done.returncode == 1
     assert done.stderr == (
-        "The output cannot be written: no space is left. Free some, or choose another place.\n"
+        "The output cannot be written: no space is left. Free some, or choose another folder.\n"
     )
 
 
@@ -61,3 +61,16 @@ def test_an_address_where_nothing_listens_is_named_with_what_to_do() -> None:
     assert done.stderr.startswith("http://127.0.0.1:1/: ")
     assert "recorder up" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_on_a_terminal_an_error_is_wrapped_and_its_commands_stay_whole(tmp_path: Path) -> None:
+    master, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    command = [sys.executable, "-m", "recorder.cli", "workspaces", "list", "--data", str(tmp_path / "no")]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, check=False, timeout=60)
+    os.close(terminal)
+    lines = os.read(master, 4_096).decode().splitlines()
+    os.close(master)
+    assert done.returncode == 1 and len(lines) > 1
+    assert [line for line in lines if len(line) > 80 and str(tmp_path) not in line] == []
+    assert any("`recorder workspaces create --init`" in line for line in lines)

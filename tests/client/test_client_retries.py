@@ -1,6 +1,5 @@
 """Requests that the client repeats, and those that it never does. Contract §1 (errors, idempotency)."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +9,7 @@ import pytest
 
 from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
 from recorder.client.transport import Transport, TransportCall
+from tests.support.ports import find_free_port
 from tests.support.webhook_receiver import Answer, Received, running_receiver
 
 KEY = "nsk_local_secretsecret"
@@ -171,9 +171,7 @@ def test_an_error_page_of_something_else_is_still_an_error() -> None:
 
 
 def test_a_server_that_is_not_there_is_unreachable_and_says_what_to_do() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    url = f"http://127.0.0.1:{find_free_port()}"
     with (
         Client(url, KEY, patience_s=0.3) as client,
         pytest.raises(Unreachable, match="recorder up") as raised,

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from recorder.client import Client
+from recorder.client.errors import ExportFailed
 from recorder.client.progress import (
     _format_progress_duration,
     _ProgressBar,
     _ProgressLines,
     byte_progress_bar,
     describe_export_state,
+    watch_export_progress,
 )
 
 EXPORT_ID = "exp_01m82rdvtw8j5xwrm3pyx42bds"
@@ -65,7 +68,7 @@ def test_the_bar_shows_the_share_and_the_time_left() -> None:
 
 def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
     console = Console(width=80, file=StringIO(), force_terminal=True)
-    bar = _ProgressBar(console, EXPORT_ID)
+    bar = _ProgressBar(console, EXPORT_ID, "recorder status --data demo")
     with bar:
         bar.update(export("queued"), 31)
         bar.update(export("queued"), 32)
@@ -74,7 +77,7 @@ def test_the_outcome_and_a_long_wait_are_whole_lines() -> None:
     printed = _CONTROL.sub("", console.file.getvalue())
     outcome = "completed: 123,456,789 rows, 12,345,678 frames in 9,876 files, 0:40"
     assert f"{EXPORT_ID} {outcome}\n" in printed and "…" not in printed
-    assert printed.count("Is Dagster running") == 1
+    assert printed.count("Is Dagster running? `recorder status --data demo` shows it.") == 1
 
 
 def test_without_a_terminal_there_is_a_line_for_each_state() -> None:
@@ -96,6 +99,22 @@ def test_one_file_is_no_plural(number: int, words: str) -> None:
     assert describe_export_state(export("completed", rows=1, frames=0, shards=number)).endswith(
         f" in {words}"
     )
+
+
+@pytest.mark.parametrize("last", [COMPLETED, export("failed", id=EXPORT_ID)])
+def test_a_watched_export_is_read_until_it_has_ended(
+    last: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    states = iter([export("queued"), export("running", 0, 4), last])
+    with Client("http://127.0.0.1:8700", "rec_live_key") as client:
+        monkeypatch.setattr(client, "get_export", lambda _: next(states))
+        if last is COMPLETED:
+            assert watch_export_progress(client, EXPORT_ID) is COMPLETED
+        else:
+            with pytest.raises(ExportFailed):
+                watch_export_progress(client, EXPORT_ID)
+    shown = [line.split()[1].rstrip(",:") for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["queued", "running", last["status"]]
 
 
 def test_a_bar_over_bytes_appears_once_the_size_is_known(

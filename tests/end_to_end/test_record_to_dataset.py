@@ -17,8 +17,8 @@ from recorder.exports.runner.export_lease import claim_export, list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer
 from tests.support.sealed_sessions import make_settings
+from tests.support.sealing import seal_all
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,6 @@ def _record(client: TestClient, outcome: str) -> str:
     return session_id
 
 
-def _seal(runtime: Runtime) -> None:
-    sealer = Sealer(runtime, owner="test")
-    assert sealer.take()
-    while sealer.seal_batch():
-        pass
-    sealer.release()
-
-
 def _export(client: TestClient, **body: Any) -> Any:
     request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
     created = client.post("/v1/exports", json=request).json()
@@ -77,7 +69,7 @@ def _export(client: TestClient, **body: Any) -> Any:
 
 def test_what_was_recorded_is_what_the_dataset_holds(client: TestClient, tmp_path: Path) -> None:
     ids = [_record(client, "success"), _record(client, "error")]
-    _seal(_runtime(client))
+    seal_all(_runtime(client))
     export = _export(client, filter={"outcome": "success", "actor.kind": "human"})
     assert (export["status"], export["rows"], export["frames"], export["actions"]) == ("completed", 4, 2, 2)
     manifest = client.get(export["manifest_url"]).json()
@@ -94,7 +86,7 @@ def test_what_was_recorded_is_what_the_dataset_holds(client: TestClient, tmp_pat
 
 def test_lists_page_and_filter_alike_on_both_databases(client: TestClient) -> None:
     _record(client, "success")
-    _seal(_runtime(client))
+    seal_all(_runtime(client))
     made = [_export(client, tag=f"v{number}")["id"] for number in range(3)]
     page = client.get("/v1/exports?workflow=checkout&status=completed&limit=2").json()
     assert [export["id"] for export in page["data"]] == made[:0:-1]

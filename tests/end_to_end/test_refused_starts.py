@@ -12,6 +12,7 @@ from sqlalchemy import create_engine, text
 
 from recorder.settings import Settings
 from tests.support.deployment_processes import ROOT, processes_of, start_up
+from tests.support.ports import find_free_port
 from tests.support.sealed_sessions import make_runtime
 
 _REGION = "belongs to the region us, and RECORDER_REGION is eu"
@@ -116,8 +117,7 @@ def test_a_database_that_does_not_answer_leaves_no_new_folder(
 
 
 def test_one_port_for_both_leaves_no_new_folder(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(find_free_port())
     with start_up(tmp_path / "data", "--port", port, "--dagster-port", port, folder=tmp_path) as process:
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1 and "--dagster-port" in said and len(said.splitlines()) == 1, said

@@ -27,8 +27,8 @@ from tests.support.stream_clients import (
     listening,
     streaming_service,
     wait_answers,
-    wait_for,
 )
+from tests.support.waiting import wait_for
 
 NEVER = StreamTimes(poll_s=600)
 SOON = StreamTimes(poll_s=0.2)
@@ -36,12 +36,12 @@ SOON = StreamTimes(poll_s=0.2)
 
 @contextmanager
 def two_services(
-    folder: Path, pace: StreamTimes, **chosen: str
+    folder: Path, times: StreamTimes, **chosen: str
 ) -> Iterator[tuple[StreamService, StreamService]]:
     """Two services on one deployment."""
     with (
-        streaming_service(folder, pace=pace, **chosen) as first,
-        streaming_service(folder, pace=pace, **chosen) as other,
+        streaming_service(folder, times=times, **chosen) as first,
+        streaming_service(folder, times=times, **chosen) as other,
     ):
         yield first, other
 

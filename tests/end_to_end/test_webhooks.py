@@ -17,8 +17,8 @@ from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service
 from recorder.supervisor.child_commands import choose_child_port
-from tests.support.delivery_loop import wait_until
 from tests.support.deployment_processes import ROOT, left_after, processes_of, start_up
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_with_a_secret_nothing_is_registered_and_what_it_does_not_sign_is_refuse
         client.create_session("checkout", start=True)
         out, _ = process.communicate(timeout=60)
         assert [json.loads(line)["type"] for line in out.splitlines()] == ["session.created"]
-    refused = wait_until(
+    refused = wait_for(
         lambda: [
             delivery for delivery in client.list_deliveries(other["id"]) if delivery["status"] == "failed"
         ]
@@ -117,9 +117,9 @@ def test_a_delivery_loop_that_crashed_comes_back(tmp_path: Path) -> None:
     data, port = tmp_path / "data", choose_child_port("127.0.0.1", 0, option="--port")
     with start_up(data, "--port", str(port), "--no-dagster", folder=tmp_path) as process:
         try:
-            first = wait_until(lambda: delivery_process(data))
+            first = wait_for(lambda: delivery_process(data))
             os.kill(first, signal.SIGKILL)
-            assert wait_until(lambda: delivery_process(data) not in (None, first))
+            assert wait_for(lambda: delivery_process(data) not in (None, first))
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=10) == 0
             assert processes_of(data) == {}

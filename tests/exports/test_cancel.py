@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from sqlmodel import select
 
-from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import InvalidState
 from recorder.exports.executor import InProcess
@@ -17,10 +16,9 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
 from recorder.models.operations import AuditRow, OutboxRow
-from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
-from tests.support.export_runs import ask, folder_of
+from tests.support.export_runs import ask, folder_of, quota_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 
@@ -71,13 +69,6 @@ def told(runtime: Runtime, row: ExportRow) -> tuple[list[str], int]:
 def files_of(runtime: Runtime, row: ExportRow) -> list[Path]:
     """Return all files in an export's folder."""
     return [path for path in folder_of(runtime, row).rglob("*") if path.is_file()]
-
-
-def quota_of(runtime: Runtime) -> tuple[int, int]:
-    """Rows that were exported, and rows that are held."""
-    with runtime.database.transaction(write=False) as db:
-        held = sum(db.exec(select(UsageRow.reserved_rows)))
-        return read_quota(db, Tenant(WORKSPACE, "live")).exported_rows, held
 
 
 def test_a_queued_export_ends_at_once_and_only_once(runtime: Runtime) -> None:

@@ -14,7 +14,8 @@ from pydantic import ValidationError
 from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations import DiskFull, open_destination_url, resolve_export_location
 from recorder.exports.destinations.base import call_within_time_limit
-from recorder.exports.destinations.local import LocalFolder
+from recorder.exports.destinations.factory import _resolve_allowed_folder
+from recorder.exports.destinations.local import LocalFolderDestination
 from recorder.exports.runner.run import run_export
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
@@ -211,7 +212,7 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
         newer.copy("data/y", older, sha256=file.sha256)
     with pytest.raises(KeyError):
         open_destination_url(str(tmp_path / "c")).copy("data/x", older, sha256="0" * 64)
-    assert (list(newer.files()), newer.read("data/x")) == (["data/x"], b"bytes")
+    assert (list(newer.list_destination_paths()), newer.read("data/x")) == (["data/x"], b"bytes")
     assert newer.fetch("data/x", tmp_path) == tmp_path / "b/data/x"
 
 
@@ -228,13 +229,38 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
 def test_an_error_in_writing_is_told_with_an_end_to_its_causes(
     tmp_path: Path, failure: Exception, expected: type[Exception]
 ) -> None:
-    with pytest.raises(expected) as raised, LocalFolder(tmp_path).create("data/file"):
+    with pytest.raises(expected) as raised, LocalFolderDestination(tmp_path).create("data/file"):
         raise failure
     causes: list[BaseException | None] = [raised.value]
     while causes[-1] is not None:
         assert causes[-1].__cause__ not in causes[:-1] and causes[-1].__cause__ is not causes[-1]
         causes.append(causes[-1].__cause__)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        (errno.ENAMETOOLONG, InvalidDestination),
+        (errno.ELOOP, InvalidDestination),
+        (errno.EINVAL, InvalidDestination),
+        (errno.EIO, Unavailable),
+    ],
+)
+def test_a_path_that_the_file_system_never_takes_is_an_invalid_destination(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, expected: type[Exception]
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Path, "write_bytes", fail)
+    with pytest.raises(expected):
+        LocalFolderDestination(tmp_path / "a").probe()
+
+
+def test_a_local_path_of_64_names_of_255_bytes_is_allowed(tmp_path: Path) -> None:
+    for path in ("/".join("a" * 64), "a" * 255):
+        assert _resolve_allowed_folder(path, tmp_path) == tmp_path.resolve() / path
 
 
 @pytest.mark.parametrize(
@@ -248,7 +274,7 @@ def test_a_local_export_is_open_to_whom_the_folder_around_it_is_open_to(
     tmp_path.chmod(around)
     before = os.umask(0o077)
     try:
-        destination = LocalFolder(tmp_path / "team" / "exp_1")
+        destination = LocalFolderDestination(tmp_path / "team" / "exp_1")
         destination.probe()
         with destination.create("data/part/events.parquet") as written:
             written.write(b"rows")

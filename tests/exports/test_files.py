@@ -1,7 +1,6 @@
 """Files of an export's folder: manifest, card, files that other tools read, and their verification."""
 
 import hashlib
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from recorder.exports.verify import verify_manifest
 from recorder.models.workspace import WorkspaceRow
 from tests.support.export_runs import ask, export, folder_of, manifest_of
 from tests.support.http_service import running_service
+from tests.support.ports import find_free_port
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
 
 
@@ -169,15 +169,8 @@ def test_verification_finds_what_was_spoiled(folder: Path, spoil: Callable[[Path
     assert any(words in problem for problem in report.problems), report.problems
 
 
-def free_port() -> int:
-    """Return a port of the loopback on which no program listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_a_hosted_dataset_is_verified_over_its_signed_address(tmp_path: Path) -> None:
-    with running_service(tmp_path, port=free_port()) as service:
+    with running_service(tmp_path, port=find_free_port()) as service:
         runtime = make_runtime(tmp_path, public_url=service.url)
         with runtime.database.transaction(write=True) as db:
             db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", created_at=START))

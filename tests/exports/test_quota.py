@@ -13,16 +13,15 @@ from recorder import clock
 from recorder.access.quota import read_quota, reserve_quota_rows
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import QuotaExceeded, RecorderError
-from recorder.exports.runner.finalize import fail_export_of_cancelled_run
+from recorder.exports.runner.finalize import end_export_as_failed, fail_export_of_cancelled_run
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.operations import OutboxRow
-from recorder.models.workspace import Quota, UsageRow, WorkspaceRow
+from recorder.models.workspace import Quota, UsageRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
-from tests.support.databases import create_database
 from tests.support.export_runs import ask
-from tests.support.sealed_sessions import START, WORKSPACE, Recording, delete, make_runtime, seal
+from tests.support.sealed_sessions import WORKSPACE, Recording, delete, open_on_either_engine, seal
 
 #: Each recording has three events; the tier lets ten rows out.
 TEN_ROWS = replace(TIERS["trial"], name="ten_rows", exported_rows=10)
@@ -34,14 +33,7 @@ def runtime(
 ) -> Iterator[Runtime]:
     """A deployment whose workspace may export ten rows a month."""
     monkeypatch.setitem(TIERS, TEN_ROWS.name, TEN_ROWS)
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    made = make_runtime(tmp_path, **chosen)
-    with made.database.transaction(write=True) as db:
-        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier=TEN_ROWS.name, created_at=START))
-    yield made
-    made.close()
+    yield from open_on_either_engine(request, tmp_path, tier=TEN_ROWS.name)
 
 
 @dataclass
@@ -175,6 +167,33 @@ def test_an_export_counts_in_the_month_of_its_plan(runtime: Runtime, monkeypatch
         usage = {item.period: (item.exported_rows, item.reserved_rows) for item in db.exec(select(UsageRow))}
     assert usage == {planned_in.strftime("%Y-%m"): (3, 0)}
     assert quota(runtime).exported_rows == 0
+
+
+@pytest.mark.parametrize(("kind", "rows"), [("s3", 7), ("local", 0), ("signed_url", 0)])
+def test_rows_that_a_client_may_have_read_are_counted_once(runtime: Runtime, kind: str, rows: int) -> None:
+    seal(runtime, [Recording()])
+    row = ask(runtime)
+    shards = [("events", 3, True), ("events", 4, True), ("events", 9, False), ("frames", 5, True)]
+    with runtime.database.transaction(write=True) as db:
+        for number, (name, count, is_done) in enumerate(shards):
+            db.add(
+                ExportShardRow(
+                    export_id=row.id,
+                    path=f"data/{number}",
+                    kind=name,
+                    workflow="checkout",
+                    bucket=number,
+                    content_key="",
+                    rows=count,
+                    sessions=1,
+                    is_done=is_done,
+                )
+            )
+        db.flush()
+        row.destination = {"kind": kind}
+        row.reserved_period, row.reserved_rows = reserve_quota_rows(db, row.tenant, 9), 9
+        end_export_as_failed(db, row, runtime.settings, "files_missing", "The files are missing.")
+    assert (quota(runtime).exported_rows, held(runtime)) == (rows, 0)
 
 
 def test_test_mode_exports_are_free(runtime: Runtime) -> None:

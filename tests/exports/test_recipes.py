@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sqlmodel import col, select
 
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
@@ -39,12 +39,12 @@ _BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "s
 
 
 class Kitchen:
-    """A deployment with one workspace in which recipes are followed."""
+    """A deployment with a workspace in which recipes are followed."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, name: str = "acme") -> None:
         self.runtime = runtime
         with runtime.database.transaction(write=True) as db:
-            made = create_workspace(db, "acme", region="us", secret=b"tests", tier="unlimited")
+            made = create_workspace(db, name, region="us", secret=b"tests", tier="unlimited")
         self.workspace_id = made.workspace_id
         self.origin = Origin.operator(made.workspace_id)
         seal(runtime, [Recording(), Recording(workflow="login")], workspace_id=made.workspace_id)
@@ -68,8 +68,8 @@ class Kitchen:
             row = db.get_one(RecipeRow, (self.workspace_id, "live", name))
             row.next_at -= ago
 
-    def follow(self) -> list[ListedRecipe]:
-        return list(queue_due_recipe_ticks(self.runtime))
+    def follow(self, **options: Any) -> list[ListedRecipe]:
+        return list(queue_due_recipe_ticks(self.runtime, **options))
 
     def listed(self) -> dict[str, ListedRecipe]:
         with self.runtime.database.transaction(write=False) as db:
@@ -226,6 +226,49 @@ def test_a_store_that_is_away_leaves_the_tick_for_the_next_look(tmp_path: Path) 
     [taken] = kitchen.follow()
     assert taken.error is None and len(kitchen.exports()) == 1
     runtime.close()
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgresql"])
+def test_recipes_whose_store_is_away_keep_no_other_workspace_waiting(
+    engine: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = tmp_path / "hosted"
+    chosen = {"export_url": str(folder)}
+    if engine == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    runtime = make_runtime(tmp_path, **chosen)
+    ours, theirs = Kitchen(runtime), Kitchen(runtime, "other")
+    for name in ("a", "b", "c"):
+        ours.add(name)
+        ours.make_due(name, ago=timedelta(days=30))
+    for name in ("x", "y"):
+        theirs.add(name, destination={"kind": "local", "path": "out"})
+        theirs.make_due(name)
+    folder.rename(tmp_path / "away")
+    folder.write_text("no folder")
+    # As if each took so long that nothing else is tried in the same tick.
+    tried = [
+        (item.recipe.name, item.error and item.error["code"])
+        for _ in range(6)
+        for item in ours.follow(most_s=0)
+    ]
+    away = "unavailable"
+    assert tried == [("a", away), ("x", None), ("y", None), ("b", away), ("c", away), ("a", away)]
+    runtime.close()
+
+
+def test_a_tick_beyond_the_limit_of_open_exports_is_an_error_of_its_recipe(
+    kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kitchen.add()
+    kitchen.make_due()
+    monkeypatch.setattr(limits, "OPEN_EXPORTS", 0)
+    [refused] = kitchen.follow()
+    assert refused.error is not None and refused.error["code"] == "limit_reached"
+    assert kitchen.add("another").name == "another"
+    monkeypatch.undo()
+    kitchen.make_due()
+    assert [item.error for item in kitchen.follow()] == [None]
 
 
 def test_the_error_of_an_export_is_that_of_its_recipe(kitchen: Kitchen) -> None:

@@ -66,7 +66,9 @@ def test_a_recipe_is_added_listed_run_and_removed(runtime: Runtime) -> None:
     assert all(
         word in table for word in ("nightly", "checkout, login as jsonl", "since=1d", export_id, "queued")
     )
-    assert run(runtime, "remove", "nightly").exit_code == 0
+    assert "           split actor 0.2 0.1\n" in table
+    done = run(runtime, "remove", "nightly", "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (0, {"name": "nightly", "removed": True})
     assert listed(runtime) == {}
     assert "recorder recipes add" in run(runtime, "list").stderr
 
@@ -77,7 +79,7 @@ def test_a_recipe_is_added_listed_run_and_removed(runtime: Runtime) -> None:
         (("checkout", "--cron", "0 6 * *"), "five fields"),
         (("checkout", *_DAILY, "--format", "csv"), "The recipe's format cannot be read"),
         (("checkout", *_DAILY, "--where", "colour=red"), "The recipe's filter/colour cannot be read"),
-        (("unknown", *_DAILY), "No such workflow"),
+        (("unknown", *_DAILY), "This workspace has no such workflow"),
         (("checkout", *_DAILY, "--workspace", "nobody"), "workspaces list"),
     ],
 )

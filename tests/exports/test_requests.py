@@ -147,7 +147,7 @@ def test_without_a_root_nothing_is_local(tmp_path: Path) -> None:
     closed = Runtime(
         make_settings(tmp_path, local_export_root=None), runtime.database, runtime.blobs, runtime.lake
     )
-    with pytest.raises(DestinationNotAllowed):
+    with pytest.raises(DestinationNotAllowed, match="RECORDER_LOCAL_EXPORT_ROOT is not set"):
         ask(closed, destination={"kind": "local", "path": "out"})
 
 

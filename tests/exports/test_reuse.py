@@ -6,11 +6,13 @@ from typing import Any
 import pytest
 
 from recorder.exports.runner.run import run_export
+from recorder.exports.runner.shard_store import plan_folder
 from recorder.exports.verify import verify_manifest
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from tests.support.export_runs import ask, export, folder_of, hashes_of, manifest_of
-from tests.support.sealed_sessions import Recording, delete, make_runtime, seal
+from tests.support.recorded_sessions import execute
+from tests.support.sealed_sessions import WORKSPACE, Recording, delete, make_runtime, seal
 
 
 @pytest.fixture
@@ -84,6 +86,8 @@ def test_a_session_that_is_deleted_meanwhile_counts_once(runtime: Runtime) -> No
     manifest = manifest_of(folder_of(runtime, row))
     assert manifest["tombstones"]["deleted"] == 1
     assert (manifest["parent"]["sessions_added"], manifest["parent"]["sessions_removed"]) == (20, 1)
+    # The plan that named it is gone.
+    assert len(runtime.blobs.list_objects(plan_folder(row.workspace_id, row.id))) == 1
     assert verify_manifest(folder_of(runtime, row)).is_valid
 
 
@@ -102,6 +106,16 @@ def test_an_export_of_another_series_is_no_parent(runtime: Runtime, change: dict
     seal(runtime, [Recording(frames=[0])])
     export(runtime)
     manifest = manifest_of(export(runtime, **change))
+    assert (manifest["parent"], reused(manifest)) == (None, {None})
+
+
+@pytest.mark.parametrize(("workspace_id", "mode"), [("wsp_other", "live"), (WORKSPACE, "test")])
+def test_no_parent_is_of_another_workspace_or_mode(runtime: Runtime, workspace_id: str, mode: str) -> None:
+    seal(runtime, [Recording()])
+    first = export(runtime)
+    values = {"workspace_id": workspace_id, "mode": mode, "id": first.name}
+    execute(runtime, "UPDATE exports SET workspace_id = :workspace_id, mode = :mode WHERE id = :id", **values)
+    manifest = manifest_of(export(runtime))
     assert (manifest["parent"], reused(manifest)) == (None, {None})
 
 

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from sqlmodel import select
 
-from recorder.exports.destinations.local import LocalFolder
+from recorder.exports.destinations.local import LocalFolderDestination
 from recorder.exports.executor import InProcess
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
@@ -119,7 +119,7 @@ STATEMENTS = [
 FILES = ["events-", "README.md", "manifest.json"]
 CALLS: list[tuple[type, str]] = [
     (InProcess, "run"),
-    (LocalFolder, "remove_unfinished_files"),
+    (LocalFolderDestination, "remove_unfinished_files"),
     (Blobs, "keys"),
     (Blobs, "delete"),
 ]
@@ -293,7 +293,7 @@ def test_readers_get_whole_files_while_they_are_replaced(on_either_engine: Runti
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(12)])
     folder = export(runtime)
     before, paths = hashes_of(folder), sorted(hashes_of(folder))
-    source, seen, is_over = LocalFolder(folder), set(), threading.Event()
+    source, seen, is_over = LocalFolderDestination(folder), set(), threading.Event()
 
     def read() -> None:
         while not is_over.is_set():
@@ -326,3 +326,18 @@ def test_expired_files_leave_no_rows_of_the_index(on_either_engine: Runtime) -> 
     hide_for_purge(runtime, ids[0])
     finish_purges(runtime)
     assert not indexed(runtime, folder.name) and not files_of(folder)
+
+
+def test_a_purge_waits_for_the_files_of_a_failed_export(on_either_engine: Runtime) -> None:
+    runtime = on_either_engine
+    ids = seal(runtime, [Recording() for _ in range(3)])
+    folder = export(runtime)
+    execute(runtime, "UPDATE exports SET status = 'failed', files_left = true")
+    hide_for_purge(runtime, ids[0])
+    for _ in range(5):
+        make_due(runtime)
+        run_purges(runtime, "tests")
+    assert open_purges(runtime) == [(ids[0], "exports")] and files_of(folder)
+    execute(runtime, "UPDATE exports SET files_left = false")
+    finish_purges(runtime)
+    assert open_purges(runtime) == [] and not indexed(runtime, folder.name)

@@ -1,15 +1,21 @@
 """Sessions and frames that an export selects: filters, freezing, sampling. Spec §4.3, contract §5."""
 
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from sqlmodel import col, select, update
 
 from recorder import clock
 from recorder.errors import NotFound, ValidationFailed
+from recorder.exports.planning.lake_stats import LakeStats
+from recorder.exports.planning.plan import Sampling
+from recorder.exports.planning.selection import select_export_sessions
 from recorder.exports.runner.run import run_export
+from recorder.hashing import compute_hash_bucket
 from recorder.ids import new_id
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.memory import GraphPathRow, GraphTraceRow, GraphVariantRow, SessionPathRow
@@ -93,6 +99,26 @@ def test_an_export_of_nothing_is_completed_without_shards(runtime: Runtime) -> N
 def test_the_other_mode_holds_other_sessions(runtime: Runtime) -> None:
     seal(runtime, [Recording(workflow="login")], mode="test")
     assert manifest_of(export(runtime, workflow="login", mode="test"))["totals"]["sessions"] == 1
+
+
+def test_frames_are_counted_once_though_they_are_read_in_slices(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    ids = (new_id("ses") for _ in count())
+    on_border = next(each for each in ids if compute_hash_bucket(each) == 2**15)
+    seal(runtime, [Recording(frames=[0, 500]), Recording(frames=[0, 500], session_id=on_border)])
+    row = ask(runtime)
+    with runtime.database.transaction(write=False) as db:
+        chosen = select_export_sessions(db, row.tenant, row.spec)
+    facts = LakeStats(runtime.lake, row.tenant, {}, chosen)
+    sessions, sampling = facts.sessions(), Sampling(mode="all")
+    # The number of frames decides how many slices are read: two here.
+    many = sessions.with_columns(frame_count=pl.lit(400_000, pl.Int64))
+    whole, sliced = (
+        facts.add_frame_statistics(each, sampling, with_events=True).drop("frame_count").sort("session_id")
+        for each in (sessions, many)
+    )
+    assert sliced.equals(whole) and whole["frames"].to_list() == [2, 2]
+    runtime.close()
 
 
 def test_a_past_until_freezes_the_row_set(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def main(folder: Path, kind: str) -> None:
     seal(runtime, [Recording(padding=2_000) for _ in range(30)])
     row = ask(runtime, destination=_DESTINATIONS[kind])
     # The lease is not renewed in between: every sync of the database is one of the ledger's.
-    row = run_export(runtime, row.id, owner="test", lease_ms=3_600_000)
+    row = run_export(runtime, row.id, owner="test", lease_ms=300_000)
     assert row.status == "completed", row.error
     runtime.close()
 

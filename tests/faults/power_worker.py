@@ -19,6 +19,7 @@ from recorder.storage.lake import Lake
 from tests.support.factories import picture
 from tests.support.recorded_sessions import WORKSPACE, open_desk, png_item
 from tests.support.sealed_sessions import make_settings
+from tests.support.sealing import seal_waiting
 
 OTHER_WORKSPACE = "wsp_01k0000000000000000000000b"
 
@@ -36,8 +37,7 @@ def main(folder: Path, acknowledged: Path, *options: str) -> None:
             record(runtime, turn, lines)
             sealer = Sealer(runtime, owner=f"run-{turn}")
             if sealer.take():
-                while sealer.seal_batch() is not None:
-                    pass
+                seal_waiting(sealer)
                 if turn % 3 == 2:
                     sealer.maintain()
                 sealer.release()

@@ -80,7 +80,7 @@ def test_a_kill_between_work_and_reply_leaves_both_or_neither(database_url: str,
 
 
 def read_stored_keys(settings: Settings) -> tuple[dict[str, set[str]], int, int]:
-    """Return sessions by the key in their metadata, and the numbers of outbox rows and kept answers."""
+    """Return sessions by the key in their metadata, and the numbers of outbox rows and stored answers."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=False) as db:
         by_key: dict[str, set[str]] = {}

@@ -18,23 +18,24 @@ from typing import Any
 import polars as pl
 import psycopg
 import pytest
-from sqlmodel import SQLModel
 
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.governance.retention import run_retention
 from recorder.masking.detectors import compute_token_digest, derive_masking_key
 from recorder.models.export import ExportRow
+from recorder.models.tables import METADATA
 from recorder.runtime import Runtime
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.tenant import Tenant
 from tests.governance.test_erasure import ADDRESS, finish_erasures
-from tests.support.completed_work import patch, seal_all
+from tests.support.completed_work import patch
 from tests.support.export_runs import folder_of, hashes_of
 from tests.support.factories import Caller
 from tests.support.masking import set_masking
 from tests.support.purges import Canary, new_word, recorded_canary
 from tests.support.recorded_sessions import session_row
+from tests.support.sealing import seal_all
 from tests.support.service_fixtures import caller, service
 from tests.support.stored_content import places_of_words, stored_places, texts_of_file
 
@@ -120,7 +121,7 @@ def record_groups(caller: Caller) -> tuple[Recorded, Recorded]:
         )
         for of_group in archived
     )
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return gone, kept
 
 
@@ -224,7 +225,7 @@ def hash_sessions(runtime: Runtime, caller: Caller, canaries: list[Canary]) -> d
     ids = {canary.session_id for canary in canaries}
     contents: dict[str, list[Any]] = {}
     with runtime.database.transaction(write=False) as db:
-        for table in SQLModel.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             names = {"sessions": "id", "outbox": "subject_id"}
             column = table.columns.get(names.get(str(table.name), "session_id"))
             if column is not None:

@@ -27,7 +27,7 @@ from recorder.exports.verify.lake_check import compare_export_with_lake
 from recorder.models.export import ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
-from recorder.supervisor.child_commands import environment
+from recorder.supervisor.child_commands import make_service_child_environment
 from tests.support.deployment_processes import ROOT, left_after
 from tests.support.export_runs import ask, folder_of, manifest_of
 from tests.support.sealed_sessions import Recording, make_runtime, seal
@@ -43,7 +43,7 @@ _PATIENCE_S = 150.0
 @contextmanager
 def running_daemon(runtime: Runtime, folder: Path) -> Iterator[dg.DagsterInstance]:
     """Dagster's daemon on this deployment, and its instance; what it started ends with it."""
-    variables = environment(runtime.settings, ROOT)
+    variables = make_service_child_environment(runtime.settings, ROOT)
     home, storage = variables["DAGSTER_HOME"], Path(variables["RECORDER_DAGSTER_DIR"])
     storage.mkdir(parents=True, exist_ok=True)
     workspace = folder / "workspace.yaml"

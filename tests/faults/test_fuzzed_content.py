@@ -19,7 +19,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.models.frame import FrameRow
-from recorder.recording.stops import stop_session
+from recorder.recording.session_stops import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing import frame_digests
 from recorder.sealing.digest_pool import DigestPool

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,20 +21,12 @@ from recorder.models.operations import LeaseRow
 from tests.live.conftest import Recorded, recorded
 from tests.support.live_replays import ask_live, read_row, show, work_in_thread
 from tests.support.stored_content import read_stored_file
+from tests.support.waiting import wait_for
 
 __all__ = ["recorded"]
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("RECORDER_FAULT_LIVE_KILLS", "1"))  # noqa: TID251
-
-
-def wait_for(condition: Callable[[], Any], seconds: float = 120) -> Any:
-    """Wait until a condition holds, and return its value."""
-    until = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < until, "it did not come about"
-        time.sleep(0.05)
-    return value
 
 
 def browser_processes(parent: int) -> list[int]:
@@ -83,7 +74,7 @@ def test_a_killed_browser_fails_the_replay(recorded: Recorded, _: int) -> None:
     with run_webapp("slow") as app:
         replay_id = ask_live(recorded.caller, recorded.session_id, app)
         with work_in_thread(recorded.caller):
-            wait_for(lambda: has_acted(recorded, replay_id))
+            wait_for(lambda: has_acted(recorded, replay_id), seconds=120)
             for process in browser_processes(os.getpid()):
                 os.kill(process, signal.SIGKILL)
         shown = show(recorded.caller, replay_id)
@@ -105,7 +96,7 @@ def test_a_lost_proxy_fails_the_replay(recorded: Recorded, monkeypatch: pytest.M
     with run_webapp("slow") as app:
         replay_id = ask_live(recorded.caller, recorded.session_id, app)
         with work_in_thread(recorded.caller):
-            wait_for(lambda: has_acted(recorded, replay_id))
+            wait_for(lambda: has_acted(recorded, replay_id), seconds=120)
             started[0].stop()
         shown = show(recorded.caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "sandbox"), shown
@@ -121,7 +112,7 @@ def replay_worker(recorded: Recorded) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True)
     try:
         assert process.stderr is not None
-        wait_for(lambda: b"Waiting for live replays" in process.stderr.readline())  # type: ignore[union-attr]
+        wait_for(lambda: b"Waiting for live replays" in process.stderr.readline(), seconds=120)  # type: ignore[union-attr]
         yield process
     finally:
         process.terminate()
@@ -137,13 +128,13 @@ def test_a_worker_does_replays_and_a_killed_one_leaves_nothing_open(recorded: Re
     caller = recorded.caller
     with run_webapp("base") as app, replay_worker(recorded):
         replay_id = ask_live(caller, recorded.session_id, app)
-        wait_for(lambda: read_row(caller, replay_id).finished_at)
+        wait_for(lambda: read_row(caller, replay_id).finished_at, seconds=120)
         assert show(caller, replay_id)["status"] == "completed"
         assert len(calls_of(app)) == 2
     with run_webapp("slow") as app:
         with replay_worker(recorded) as worker:
             replay_id = ask_live(caller, recorded.session_id, app)
-            wait_for(lambda: has_acted(recorded, replay_id))
+            wait_for(lambda: has_acted(recorded, replay_id), seconds=120)
             (browser,) = browser_processes(worker.pid)
             worker.kill()
             worker.wait()

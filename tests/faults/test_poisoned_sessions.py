@@ -21,7 +21,7 @@ from PIL import Image
 from sqlmodel import select
 
 from recorder.models.frame import FrameRow
-from recorder.recording.stops import stop_session
+from recorder.recording.session_stops import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing.set_aside import list_sessions_set_aside
 from recorder.tenant import Tenant

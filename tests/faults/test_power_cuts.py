@@ -17,12 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer
+from recorder.storage.lake_schemas import LakePartition
 from tests.faults.power import Disk, Frozen
 from tests.faults.results import add_result, count_done
 from tests.support.deployment_processes import ROOT
 from tests.support.recorded_sessions import assert_sealed_exactly_once, let_lease_run_out, session_row
 from tests.support.sealed_sessions import make_settings
+from tests.support.sealing import seal_all
 
 CUTS = int(os.environ.get("RECORDER_FAULT_POWER_CUTS", "4"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
@@ -80,18 +81,13 @@ def find_lost(data: Path, sessions: dict[str, int]) -> list[str]:
                 counts = runtime.lake.count_session_rows(
                     "events",
                     row.tenant,
-                    workflow=row.workflow,
-                    date=row.lake_date or "",
+                    partitions=[LakePartition(row.workflow, row.lake_date or "")],
                     session_ids=[row.id],
                 )
                 if counts[row.id] != row.event_count:
                     lost.append(row.id)
         let_lease_run_out(runtime)
-        sealer = Sealer(runtime, owner="next")
-        assert sealer.take()
-        while sealer.seal_batch() is not None:
-            pass
-        sealer.release()
+        seal_all(runtime, owner="next")
         if not lost:
             for workspace_id in {row.workspace_id for row in rows}:
                 ids = [row.id for row in rows if row.workspace_id == workspace_id]

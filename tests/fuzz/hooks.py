@@ -45,7 +45,7 @@ def complete_answer(context: Any, response: Any, case: schemathesis.Case) -> Non
     if response.status_code >= 400 and not case.path.startswith(("/readyz", "/metrics")):
         kind = response.headers["content-type"][0]
         assert kind == "application/problem+json", kind
-        # A kept answer is that of the first request, with its id.
+        # A stored answer is that of the first request, with its id.
         is_kept = "idempotent-replayed" in response.headers
         assert is_kept or response.json()["request_id"] == response.headers["x-request-id"][0]
         assert response.json()["request_id"].startswith("req_")

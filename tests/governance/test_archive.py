@@ -171,6 +171,26 @@ def test_an_object_that_was_not_copied_is_not_deleted(
     assert run_at(caller, at)["archived_sessions"] == 1
 
 
+def test_no_copy_is_left_of_a_session_that_is_deleted_while_its_frames_move(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    before, at = objects_of(runtime, canary, runtime.blobs.url), days_later(runtime, canary, DAYS + 1)
+    put = Blobs.put
+
+    def delete_after(store: Blobs, key: str, data: bytes) -> None:
+        put(store, key, data)
+        caller.delete(f"/v1/sessions/{canary.session_id}")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "put", delete_after)
+        report = run_retention(runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
+    assert report is not None and (caller.key.workspace_id, "archived_sessions") not in report.counts
+    assert objects_of(runtime, canary, runtime.blobs.url) == before
+    assert objects_of(runtime, canary, runtime.settings.cold_url) == {}
+
+
 @pytest.fixture
 def s3() -> Iterator[EmulatedS3]:
     """A store that speaks like S3, in a process of its own."""

@@ -4,11 +4,11 @@ import re
 from collections import defaultdict
 
 import sqlalchemy as sa
-from sqlmodel import SQLModel
 
 from recorder.governance import content_inventory
 from recorder.governance.purging.session_content import list_content_folders
 from recorder.models.session import SessionRow
+from recorder.models.tables import METADATA
 from recorder.storage.lake_schemas import LAYOUTS
 from tests.support.factories import Caller
 from tests.support.project_texts import ROOT
@@ -31,7 +31,7 @@ def is_text(column: sa.Column[object]) -> bool:
 
 def test_every_table_is_listed_once() -> None:
     listed = {holding.name for holding in content_inventory.TABLES}
-    tables = set(SQLModel.metadata.tables)
+    tables = set(METADATA.tables)
     assert listed | content_inventory.WITHOUT_CONTENT == tables
     assert listed & content_inventory.WITHOUT_CONTENT == set()
 
@@ -41,7 +41,7 @@ def test_every_column_that_can_hold_content_is_listed() -> None:
     for holding in content_inventory.TABLES:
         columns[holding.name] |= set(holding.columns)
     for name, listed in columns.items():
-        table = SQLModel.metadata.tables[name]
+        table = METADATA.tables[name]
         assert listed <= {column.name for column in table.columns}, name
         texts = {column.name for column in table.columns if is_text(column)}
         assert [text for text in sorted(texts - listed) if not PLAIN.fullmatch(text)] == [], name

@@ -92,6 +92,22 @@ def test_a_damaged_table_keeps_back_the_purges_of_its_workspace_alone(
     assert [count_hits(runtime, canary.word) for canary in (whole, never_sealed, broken)] == [0, 0, 0]
 
 
+def test_a_damaged_partition_keeps_back_the_purges_of_its_workflow_alone(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    whole = [recorded_canary(caller, workflow=workflow) for workflow in ("refund", "returns")]
+    broken = recorded_canary(caller)
+    (file,) = find_files(caller, "frames", "workflow=checkout/*/*.parquet")
+    content = file.read_bytes()
+    file.write_bytes(content[:100])
+    for canary in (*whole, broken):
+        hard_delete(caller, canary)
+    assert run_steps(runtime) == _STEPS
+    assert [session_id for session_id, _ in open_purges(runtime)] == [broken.session_id]
+    file.write_bytes(content)
+    finish_purges(runtime)
+    assert [count_hits(runtime, canary.word) for canary in (*whole, broken)] == [0, 0, 0]
+
+
 def test_a_step_that_fails_waits_longer_each_time(caller: Caller) -> None:
     runtime, canary = caller.service.runtime, recorded_canary(caller)
     entry = find_files(caller, "events", "_delta_log/*.json")[-1]
@@ -179,6 +195,8 @@ def test_an_erasure_that_cannot_be_searched_stops_no_other_removal(caller: Calle
     assert other.get(f"/v1/privacy/erasure/{whole}").json()["status"] == "completed"
     assert other.get(f"/v1/sessions/{erased}").status_code == 404
     _write_subject(runtime, broken, subject)
+    assert run_removals(runtime, "tests").error is None
+    make_due(runtime)
     assert run_removals(runtime, "tests").error is None
     rewrite_tables(runtime, "tests")
     assert caller.get(f"/v1/privacy/erasure/{broken}").json()["status"] == "completed"

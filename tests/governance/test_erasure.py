@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -10,16 +11,28 @@ import pytest
 
 from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
-from recorder.governance.erasures import has_unfinished_erasures, run_erasures
+from recorder.governance.erasure_runs import has_unfinished_erasures, run_erasures
+from recorder.governance.erasure_subjects import SubjectMatcher
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.export import ExportRow
-from tests.support.completed_work import patch, seal_all
+from recorder.models.governance import ErasureRow
+from recorder.storage.leases import HeldLease
+from tests.support.completed_work import patch
 from tests.support.export_runs import folder_of
 from tests.support.factories import Caller, assert_problem, event
 from tests.support.masking import set_masking
-from tests.support.purges import count_hits, finish_purges, new_word, purge_row, recorded_canary
-from tests.support.recorded_sessions import execute
+from tests.support.purges import (
+    count_hits,
+    finish_purges,
+    make_due,
+    new_word,
+    purge_row,
+    record_live_replay,
+    recorded_canary,
+)
+from tests.support.recorded_sessions import copy_session, execute
+from tests.support.sealing import seal_all
 
 ADDRESS = "/v1/privacy/erasure"
 
@@ -77,6 +90,39 @@ def test_exports_in_buckets_of_clients_are_counted(caller: Caller) -> None:
     assert manifest["tombstones"] == {"erased": 1, "deleted": 0, "expired": 0}
 
 
+def test_exports_out_of_reach_are_counted_once_though_runs_are_killed(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    canary = recorded_canary(caller)
+    body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    for _ in range(2):
+        row = run_export(runtime, caller.post("/v1/exports", body).json()["id"], owner="tests")
+        with runtime.database.transaction(write=True) as db:
+            elsewhere = db.get_one(ExportRow, row.id)
+            elsewhere.destination = {"kind": "s3", "bucket": "elsewhere"}
+            db.add(elsewhere)
+    answer = caller.post(ADDRESS, {"subject": canary.word, "scope": "all"}).json()
+    run_erasures(runtime, "tests")
+    require_time, is_killed = HeldLease.require_time, []
+
+    def kill_after_the_first_export(held: HeldLease) -> None:
+        with runtime.database.transaction(write=False) as db:
+            erasure = db.get_one(ErasureRow, answer["id"])
+        if erasure.exports and not is_killed:
+            is_killed.append(erasure.exports)
+            raise KeyboardInterrupt
+        require_time(held)
+
+    monkeypatch.setattr(HeldLease, "require_time", kill_after_the_first_export)
+    with pytest.raises(KeyboardInterrupt):
+        finish_purges(runtime)
+    assert [len(counted) for counted in is_killed] == [1]
+    finish_erasures(caller)
+    erasure = caller.get(f"{ADDRESS}/{answer['id']}").json()
+    assert (erasure["status"], erasure["counts"]["exports"]) == ("completed", 2)
+
+
 def test_the_counts_name_rewritten_files_and_visited_nodes(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,7 +138,7 @@ def test_the_counts_name_rewritten_files_and_visited_nodes(
         caller.add_events(session_id, *events)
         caller.post(f"/v1/sessions/{session_id}/stop")
         session_ids.append(session_id)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
     ended = [
         run_export(runtime, caller.post("/v1/exports", body).json()["id"], owner="tests") for _ in range(2)
@@ -117,7 +163,7 @@ def test_the_counts_are_sums_over_both_modes(caller: Caller) -> None:
         session_id = each.make_session(actor={"id": word, "kind": "human"})
         each.add_events(session_id, event(0, "click", target={"role": "button", "name": "Pay"}))
         each.post(f"/v1/sessions/{session_id}/stop")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     counts = erase(caller, word)["counts"]
     assert (counts["sessions"], counts["events"], counts["nodes"]) == (2, 2, 2)
 
@@ -287,23 +333,92 @@ def test_a_request_of_each_mode_opens_an_erasure_of_its_own(caller: Caller) -> N
     assert caller.get(f"{ADDRESS}/{live}").json()["status"] == "completed"
 
 
-def test_an_erasure_waits_for_purges_that_had_begun_before(caller: Caller) -> None:
+def test_an_erasure_waits_for_purges_that_had_begun_before_its_searches_ended(caller: Caller) -> None:
     runtime = caller.service.runtime
     earlier, later = recorded_canary(caller), recorded_canary(caller)
     # Its rows are gone, and its rows in the lake are not.
     assert caller.delete(f"/v1/sessions/{earlier.session_id}?hard=true").status_code == 204
     erasure_id = caller.post(ADDRESS, {"subject": earlier.word, "scope": "all"}).json()["id"]
     assert caller.delete(f"/v1/sessions/{later.session_id}?hard=true").status_code == 204
-    assert run_erasures(runtime, "tests") == 0
+    assert run_erasures(runtime, "tests", longest_request=timedelta(0)) == 0
     with runtime.database.transaction(write=False) as db:
         assert not has_unfinished_erasures(db), "the sensor of purges would start runs for nothing"
-    execute(runtime, "UPDATE purges SET step = 'done' WHERE session_id = :id", id=earlier.session_id)
-    with runtime.database.transaction(write=False) as db:
-        assert has_unfinished_erasures(db)
-    execute(runtime, "UPDATE purges SET step = 'lake' WHERE session_id = :id", id=earlier.session_id)
+    after = recorded_canary(caller)
+    assert caller.delete(f"/v1/sessions/{after.session_id}?hard=true").status_code == 204
+    step = "UPDATE purges SET step = :step WHERE session_id = :id"
+    for purged, is_last in ((earlier, False), (later, True)):
+        execute(runtime, step, step="done", id=purged.session_id)
+        with runtime.database.transaction(write=False) as db:
+            assert has_unfinished_erasures(db) is is_last
+    for purged in (earlier, later):
+        execute(runtime, step, step="lake", id=purged.session_id)
     finish_erasures(caller)
     assert caller.get(f"{ADDRESS}/{erasure_id}").json()["status"] == "completed"
     assert count_hits(runtime, earlier.word) == 0
+
+
+def test_an_erasure_of_live_data_waits_for_earlier_purges_of_test_data(caller: Caller) -> None:
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    assert tester.delete(f"/v1/sessions/{tester.make_session()}?hard=true").status_code == 204
+    erasure_id = caller.post(ADDRESS, {"subject": "ada", "scope": "all"}).json()["id"]
+    run_erasures(caller.service.runtime, "tests", longest_request=timedelta(0))
+    assert waits_for_purges(caller, erasure_id)
+    finish_erasures(caller)
+
+
+def test_an_erasure_waits_for_no_purge_of_another_workspace(caller: Caller) -> None:
+    other = caller.service.make_caller()
+    assert other.delete(f"/v1/sessions/{other.make_session()}?hard=true").status_code == 204
+    erasure_id = caller.post(ADDRESS, {"subject": "ada", "scope": "all"}).json()["id"]
+    run_erasures(caller.service.runtime, "tests", longest_request=timedelta(0))
+    assert not waits_for_purges(caller, erasure_id)
+    finish_erasures(caller)
+
+
+def waits_for_purges(caller: Caller, erasure_id: str) -> bool:
+    """Return whether an erasure neither ended nor asked for the rewrite of tables."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        row = db.get(ErasureRow, erasure_id)
+        return row is not None and row.stale_tables is None
+
+
+def test_each_of_many_sessions_of_a_person_is_found_among_many(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    other, named = (caller.make_session(actor={"id": each, "kind": "human"}) for each in ("bob", "ada"))
+    others = copy_session(runtime, other, 20_000)
+    copies = copy_session(runtime, named, 150)
+    request = caller.post(ADDRESS, {"subject": "ada", "scope": "all"}).json()
+    run_erasures(runtime, "tests")
+    assert caller.get(f"{ADDRESS}/{request['id']}").json()["counts"]["sessions"] == 151
+    assert all(purge_row(runtime, each) for each in (named, *copies))
+    assert not any(purge_row(runtime, each) for each in (other, others[0], others[-1]))
+    finish_erasures(caller)
+
+
+def test_a_search_that_failed_in_test_data_is_continued(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
+    session_ids = [each.make_session(actor={"id": "ada", "kind": "human"}) for each in (caller, tester)]
+    caller.post(ADDRESS, {"subject": "ada", "scope": "all"})
+    find = SubjectMatcher.find_sessions
+
+    def fail_in_test_data(*values: Any) -> list[str]:
+        sessions = find(*values)
+        if session_ids[1] in sessions:
+            raise OSError("the disk is away")
+        return sessions
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SubjectMatcher, "find_sessions", fail_in_test_data)
+        with pytest.raises(OSError):
+            run_erasures(caller.service.runtime, "tests")
+    finish_erasures(caller)
+    answers = [
+        each.get(f"/v1/sessions/{session_id}")
+        for each, session_id in zip((caller, tester), session_ids, strict=True)
+    ]
+    assert [answer.status_code for answer in answers] == [404, 404]
 
 
 def test_a_live_key_reaches_both_modes_and_a_test_key_its_own(caller: Caller) -> None:
@@ -350,6 +465,70 @@ def test_a_held_session_makes_an_erasure_fail_and_the_rest_is_erased(caller: Cal
     with caller.service.runtime.database.transaction(write=True) as db:
         remove_hold(db, origin, kind="session", value=held)
     assert erase(caller, "ada")["status"] == "completed"
+
+
+def test_a_hold_that_ends_between_the_searches_makes_no_erasure_fail(caller: Caller) -> None:
+    session_id = caller.make_session(actor={"id": "ada", "kind": "human"})
+    runtime, origin = caller.service.runtime, Origin.operator(caller.key.workspace_id)
+    with runtime.database.transaction(write=True) as db:
+        add_hold(db, origin, kind="session", value=session_id)
+    erasure_id = caller.post(ADDRESS, {"subject": "ada", "scope": "all"}).json()["id"]
+    run_erasures(runtime, "tests")
+    with runtime.database.transaction(write=True) as db:
+        assert db.get_one(ErasureRow, erasure_id).second_search_at is not None
+        remove_hold(db, origin, kind="session", value=session_id)
+    make_due(runtime)
+    finish_erasures(caller)
+    erasure = caller.get(f"{ADDRESS}/{erasure_id}").json()
+    assert (erasure["status"], erasure["counts"]["sessions"]) == ("completed", 1)
+
+
+def test_a_held_recording_of_a_replay_is_found_by_the_names_of_its_purged_source(caller: Caller) -> None:
+    canary = recorded_canary(caller)
+    held, _ = record_live_replay(caller, canary.session_id)
+    assert caller.add_events(held, event(0, "click", title=canary.word)).status_code == 202
+    origin = Origin.operator(caller.key.workspace_id)
+    hold = {"kind": "session", "value": held}
+    with caller.service.runtime.database.transaction(write=True) as db:
+        add_hold(db, origin, **hold)
+    for _ in range(2):  # The second one finds the recording alone.
+        erasure = erase(caller, canary.word)
+        assert (erasure["status"], erasure["error"]["code"]) == ("failed", "held")
+        assert caller.get(f"/v1/sessions/{held}").status_code == 200
+    assert erase(caller, new_word())["status"] == "completed"
+    assert caller.get(f"/v1/sessions/{canary.session_id}").status_code == 404
+    with caller.service.runtime.database.transaction(write=True) as db:
+        remove_hold(db, origin, **hold)
+    erasure = erase(caller, canary.word)
+    assert (erasure["status"], erasure["counts"]["sessions"]) == ("completed", 1)
+    assert count_hits(caller.service.runtime, canary.word) == 0
+
+
+@pytest.mark.parametrize("kind", ["activity", "tool_call"])
+def test_a_graph_loses_names_that_only_erased_sessions_gave_to_activities(caller: Caller, kind: str) -> None:
+    word, workflow = new_word(), f"log_{kind}"
+
+    def record(*names: str, **members: Any) -> None:
+        session_id = caller.make_session(workflow=workflow, **members)
+        events = [event(at, kind, data={"name": name}) for at, name in enumerate(names)]
+        assert caller.add_events(session_id, *events).status_code == 202
+        caller.post(f"/v1/sessions/{session_id}/stop")
+        seal_all(caller.service.runtime)
+
+    def read_labels() -> list[str]:
+        graph = caller.get(f"/v1/memory/graph?workflow={workflow}").json()
+        return sorted(node["label"] for node in graph["nodes"])
+
+    record(f"Greet {word}", "Close case", actor={"id": word, "kind": "human"})
+    record("Close case")
+    named = read_labels()
+    assert any(word in label for label in named)
+    assert erase(caller, word)["status"] == "completed"
+    bare = {"activity": "Activity", "tool_call": "Call"}[kind]
+    assert read_labels() == sorted([bare, *(label for label in named if word not in label)])
+    assert count_hits(caller.service.runtime, word) == 0
+    record(f"Greet {word}")
+    assert read_labels() == named
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,11 @@ from recorder import clock
 from recorder.audit.log import Origin
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.purging.purge_runs import run_purges
-from recorder.ids import new_timed_id
+from recorder.governance.retention import HELD, run_retention
+from recorder.ids import new_id
 from recorder.models.memory import GraphVersionRow, SessionPathRow
-from recorder.models.operations import IdempotencyRow, SealBatchRow
+from recorder.models.operations import IdempotencyRow, OutboxRow, SealBatchRow
 from recorder.models.replay import ReplayRow
-from recorder.models.session import SessionCreate
-from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.sealing.lanes import Lane
@@ -25,7 +24,6 @@ from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
 from tests.support.completed_work import delivering, make_webhook
-from tests.support.delivery_loop import wait_until
 from tests.support.factories import Caller, assert_problem, stored_rows
 from tests.support.late_lake import LateLake
 from tests.support.purges import (
@@ -34,9 +32,11 @@ from tests.support.purges import (
     make_due,
     open_purges,
     purge_row,
+    record_live_replay,
     recorded_canary,
 )
 from tests.support.two_click_sessions import sealed_run
+from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, running_receiver
 
 
@@ -87,7 +87,7 @@ def test_no_kept_answer_shows_a_deleted_session(caller: Caller) -> None:
             caller.post("/v1/recoveries", body, key="recovery"),
         ]
         assert [answer.status_code for answer in answers] == [202] * 3, [each.text for each in answers]
-        wait_until(lambda: len(caller.get(address).json()["data"]) == len(answers))
+        wait_for(lambda: len(caller.get(address).json()["data"]) == len(answers))
     records = caller.get(address).json()["data"]
     again = [caller.post(f"{address}/{record['id']}/redeliver", key=record["id"]) for record in records]
     assert [answer.status_code for answer in again] == [202] * 3
@@ -99,8 +99,21 @@ def test_no_kept_answer_shows_a_deleted_session(caller: Caller) -> None:
     assert _kept_answers_with(runtime, other.word) == others != []
 
 
+def test_answers_of_other_workspaces_and_modes_are_kept(caller: Caller) -> None:
+    others = [
+        caller.service.make_caller(),
+        caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id),
+    ]
+    body = {"ids": [caller.make_session()]}
+    for other in others:
+        other.post("/v1/sessions:batch_stop", body, key="stop")
+    assert caller.delete(f"/v1/sessions/{body['ids'][0]}?hard=true").status_code == 204
+    again = [other.post("/v1/sessions:batch_stop", body, key="stop") for other in others]
+    assert [answer.headers.get("Idempotent-Replayed") for answer in again] == ["true", "true"]
+
+
 def _kept_answers_with(runtime: Runtime, text: str) -> list[str]:
-    """Return the addresses of kept answers that hold a text."""
+    """Return the addresses of stored answers that hold a text."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(IdempotencyRow.path, IdempotencyRow.answer)).all()
     return sorted(path for path, answer in rows if text.encode() in (answer or b""))
@@ -236,37 +249,70 @@ def test_a_repeated_batch_number_is_refused_after_the_log_was_cleaned(caller: Ca
         assert lake.scan(kind, tenant).collect().height == 2 * rows.num_rows
 
 
+def test_all_of_many_replays_go_with_their_session_and_their_events(caller: Caller) -> None:
+    runtime, session_id, now = caller.service.runtime, caller.make_session(), clock.now()
+    of_session = select(ReplayRow.id).where(ReplayRow.session_id == session_id)
+    of_replays = select(OutboxRow.id).where(OutboxRow.type == "replay.of_the_test")
+    with runtime.database.transaction(write=True) as db:
+        for _ in range(250):
+            replay_id = new_id("rpl")
+            db.add_all(
+                OutboxRow(
+                    id=new_id("evt"),
+                    workspace_id=caller.key.workspace_id,
+                    mode="live",
+                    type="replay.of_the_test",
+                    subject_id=replay_id,
+                    data={},
+                    created_at=now,
+                )
+                for _ in range(3)
+            )
+            db.add(
+                ReplayRow(
+                    id=replay_id,
+                    workspace_id=caller.key.workspace_id,
+                    mode="live",
+                    workflow="checkout",
+                    session_id=session_id,
+                    sandbox="dry",
+                    kind="full",
+                    status="completed",
+                    spec={},
+                    input_names=[],
+                    decisions={},
+                    created_at=now,
+                    finished_at=now,
+                )
+            )
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(of_session).first() is None
+        assert db.exec(of_replays).first() is None
+
+
 @pytest.mark.parametrize("is_held", [False, True])
 def test_a_session_that_a_live_replay_recorded_goes_with_its_source(caller: Caller, is_held: bool) -> None:
-    runtime, now = caller.service.runtime, clock.now()
+    runtime = caller.service.runtime
     source = sealed_run(caller)
-    body = SessionCreate(workflow="approve", start=True)
+    recorded, replay_id = record_live_replay(caller, source)
+    hold = {"kind": "session", "value": recorded}
     with runtime.database.transaction(write=True) as db:
-        recorded = create_session(db, Tenant(caller.key.workspace_id, "live"), body, origin="replay").id
-        replay_id, _ = new_timed_id("rpl")
-        db.add(
-            ReplayRow(
-                id=replay_id,
-                workspace_id=caller.key.workspace_id,
-                mode="live",
-                workflow="approve",
-                session_id=source,
-                sandbox="live",
-                kind="full",
-                status="running",
-                spec={"anchor": None, "until": None, "against": None, "policy": {}},
-                input_names=[],
-                decisions={},
-                result_session_id=recorded,
-                created_at=now,
-            )
-        )
         if is_held:
-            add_hold(db, Origin.operator(caller.key.workspace_id), kind="session", value=recorded)
+            add_hold(db, Origin.operator(caller.key.workspace_id), **hold)
     assert caller.get(f"/v1/sessions/{recorded}").json()["origin"] == "replay"
     assert "origin" not in caller.get(f"/v1/sessions/{source}").json()
     assert caller.delete(f"/v1/sessions/{source}?hard=true").status_code == 204
-    assert finish_purges(runtime).sessions == (1 if is_held else 2)
+    causes = finish_purges(runtime).causes
+    assert causes[caller.key.workspace_id, "hard_delete"] == (1 if is_held else 2)
     assert caller.get(f"/v1/sessions/{recorded}").status_code == (200 if is_held else 404)
     with runtime.database.transaction(write=False) as db:
         assert db.get(ReplayRow, replay_id) is None
+    if is_held:
+        assert run_retention(runtime, "tests", at=clock.now()).counts[caller.key.workspace_id, HELD] == 1
+        with runtime.database.transaction(write=True) as db:
+            remove_hold(db, Origin.operator(caller.key.workspace_id), **hold)
+        run_retention(runtime, "tests", at=clock.now())
+        assert caller.get(f"/v1/sessions/{recorded}").status_code == 404
+        finish_purges(runtime)
+        assert purge_row(runtime, recorded).cause == "deletion"

@@ -10,21 +10,24 @@ from typing import Any
 
 import polars as pl
 import pytest
+from deltalake import DeltaTable
 
 from recorder import clock
+from recorder.errors.panics import LibraryPanic, convert_panics
 from recorder.governance.maintenance_pass import maintain_lake
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
-from recorder.sealing.cleanup import maintain, name_table_cleanup_lease
+from recorder.sealing.cleanup import clean_up_after_sealing, name_table_cleanup_lease
 from recorder.storage.lake import Lake
 from recorder.storage.lake_maintenance import LakeTimes
 from recorder.storage.lake_reads import retry_lake_read
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.storage.leases import hold_lease
 from recorder.tenant import Tenant
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, event, frame
+from tests.support.panics import make_panics
 from tests.support.recorded_sessions import execute
+from tests.support.sealing import seal_all
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def sealed_sessions(caller: Caller, count: int) -> list[str]:
         caller.add_events(session_id, *(event(t_ms) for t_ms in range(0, 60, 2)))
         caller.add_frames(session_id, frame(1, 1), frame(5, 2))
         assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-        seal_all(caller)
+        seal_all(caller.service.runtime)
         ids.append(session_id)
     return ids
 
@@ -114,13 +117,14 @@ def test_what_a_running_export_pins_stays(caller: Caller, tenant: Tenant, hasty:
     runtime = hasty
     sealed_sessions(caller, 3)
     body = {"workflow": ["checkout"], "format": "parquet", "destination": {"kind": "signed_url"}}
-    answer = caller.post("/v1/exports", body)
-    assert answer.status_code == 202, answer.text
-    execute(runtime, "UPDATE exports SET status = 'running' WHERE id = :id", id=answer.json()["id"])
-    for _ in range(2):
+    for _ in range(2):  # the second export begins after the pass that replaces files
+        answer = caller.post("/v1/exports", body)
+        assert answer.status_code == 202, answer.text
+        execute(runtime, "UPDATE exports SET status = 'running' WHERE id = :id", id=answer.json()["id"])
         maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
     assert count_files(runtime, tenant) == 4
-    execute(runtime, "UPDATE exports SET status = 'failed' WHERE id = :id", id=answer.json()["id"])
+    execute(runtime, "UPDATE exports SET status = 'failed' WHERE workspace_id = :id", id=tenant.workspace_id)
     maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
     assert count_files(runtime, tenant) == 1
 
@@ -162,13 +166,13 @@ def test_requests_are_answered_while_files_are_replaced(
     assert answers > len(paths) and deleted > 4
 
 
-def read_first_row(runtime: Runtime, tenant: Tenant, kind: Kind) -> pl.DataFrame:
+def read_first_row(runtime: Runtime, tenant: Tenant, kind: LakeKind) -> pl.DataFrame:
     return runtime.lake.scan(kind, tenant).head(1).collect()
 
 
 def replace_files(runtime: Runtime, tenant: Tenant, number: int) -> int:
     """Add a file of another session, join it with the others, delete what was replaced; return its number."""
-    kinds: tuple[Kind, ...] = ("events", "frames")
+    kinds: tuple[LakeKind, ...] = ("events", "frames")
     for kind in kinds:
         first = retry_lake_read(partial(read_first_row, runtime, tenant, kind))
         copy = first.with_columns(session_id=pl.lit(f"ses_x{number}")).to_arrow()
@@ -186,7 +190,7 @@ def test_a_compaction_whose_lease_was_taken_stops_and_the_other_tables_go_on(
     class RobbedLake(Lake):
         """A lake whose table of events another run takes as its compaction begins."""
 
-        def compact(self, kind: Kind, tenant: Tenant, **options: Any) -> int:
+        def compact(self, kind: LakeKind, tenant: Tenant, **options: Any) -> int:
             if kind == "events":
                 name = name_table_cleanup_lease(kind, tenant)
                 execute(opened, "UPDATE leases SET expires_ms = 0 WHERE name = :name", name=name)
@@ -195,5 +199,37 @@ def test_a_compaction_whose_lease_was_taken_stops_and_the_other_tables_go_on(
             return super().compact(kind, tenant, **options)
 
     runtime = replace(opened, lake=RobbedLake(opened.lake.url, compact_at_files=2))
-    done = maintain(runtime, "tests", [tenant])
+    done = clean_up_after_sealing(runtime, "tests", [tenant])
     assert done.compacted_files == 2 * 3
+
+
+@pytest.mark.parametrize("error", [ValueError("a damaged entry of the log"), *make_panics()])
+def test_a_damaged_table_stops_the_work_on_no_other_one(
+    caller: Caller, tenant: Tenant, error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sealed_sessions(caller, 3)
+    opened, read = caller.service.runtime, DeltaTable.get_add_actions
+
+    def fail_for_events(table: DeltaTable, **options: Any) -> Any:
+        if table.table_uri.rstrip("/").endswith("/events"):
+            raise error
+        return read(table, **options)
+
+    monkeypatch.setattr(DeltaTable, "get_add_actions", fail_for_events)
+    runtime = replace(opened, lake=Lake(opened.lake.url, compact_at_files=2))
+    assert clean_up_after_sealing(runtime, "tests", [tenant]).compacted_files == 2 * 3
+    report = maintain_lake(runtime, "tests", workspace_id=tenant.workspace_id)
+    assert list(report.failures) == [(tenant, "events")]
+    assert report.tables.keys() == {(tenant, kind) for kind in LAYOUTS if kind != "events"}
+
+
+@pytest.mark.parametrize("panic", make_panics())
+def test_a_panic_over_a_file_of_the_lake_is_an_error(panic: BaseException) -> None:
+    def fail() -> None:
+        raise panic
+
+    with pytest.raises(LibraryPanic):
+        retry_lake_read(fail)
+    for error in (KeyboardInterrupt(), GeneratorExit()):
+        with pytest.raises(type(error)), convert_panics():
+            raise error

@@ -27,12 +27,13 @@ from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
 from tests.support.blob_stores import blobs_lead_to
 from tests.support.completed_work import patch
-from tests.support.factories import Caller
+from tests.support.factories import Caller, frame
 from tests.support.object_stores import BUCKET, running_store
 from tests.support.project_texts import ROOT
 from tests.support.purges import recorded_canary
 from tests.support.recorded_sessions import execute, session_row
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
+from tests.support.sealing import seal_all
 
 _DAY_S = 86_400
 #: An upload in a process of its own, killed after its object is durable and before any row names it.
@@ -49,7 +50,7 @@ _KILLED_UPLOAD = textwrap.dedent(
 def leave_orphan(url: str, workspace_id: str, session_id: str) -> str:
     """Store the object of an upload, and do not commit it; return the key of the object."""
     frame = CheckedFrame(
-        FrameItem(t_ms=1, content_type="image/png"), "frm_1", b"orphan" * 99, "0" * 64, 1, 1, None, None
+        FrameItem(t_ms=1, content_type="image/png"), "frm_1", b"orphan" * 99, "0" * 64, 1, 1, None, b""
     )
     caller = AccessCaller(Tenant(workspace_id, "live"), "key")
     return store_frame_object(Blobs(url), caller, session_id, [frame], None).object_key
@@ -77,11 +78,11 @@ def run_with_preview(runtime: Runtime, workspace_id: str) -> int:
     return report.counts[workspace_id, ORPHANED]
 
 
-def age(*urls: str) -> None:
-    """Let the local objects of all uploads be two days old."""
+def age(*urls: str, days: float = 2) -> None:
+    """Let the local objects of all uploads be so many days old."""
     for url in urls:
         for path in Path(url).glob("frames/**/*"):
-            os.utime(path, (time.time() - 2 * _DAY_S,) * 2)
+            os.utime(path, (time.time() - days * _DAY_S,) * 2)
 
 
 def test_orphans_are_removed_and_all_other_objects_stay(caller: Caller) -> None:
@@ -116,6 +117,33 @@ def test_orphans_are_removed_and_all_other_objects_stay(caller: Caller) -> None:
     assert {key: left.pop(key) for key in before} == before
     assert set(left) == {f"{hot}/{young}", f"{hot}/{foreign}"}
     assert run_with_preview(runtime, workspace_id) == 0
+
+
+def test_the_orphans_of_many_sessions_are_removed_after_a_day(caller: Caller) -> None:
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    for _ in range(201):
+        leave_orphan(runtime.blobs.url, workspace_id, new_id("ses"))
+    age(runtime.blobs.url, days=23.9 / 24)
+    assert run_with_preview(runtime, workspace_id) == 0
+    age(runtime.blobs.url, days=24.1 / 24)
+    assert run_with_preview(runtime, workspace_id) == 201
+
+
+@pytest.mark.parametrize("is_swept", [False, True])
+def test_a_snapshot_with_a_picture_of_an_earlier_upload_stays(caller: Caller, is_swept: bool) -> None:
+    runtime, session_id = caller.service.runtime, caller.make_session()
+    for t_ms in (1, 2):
+        snapshot = {"v": 1, "format": "nodes", "html": ["html", ["body", f"page {t_ms}"]]}
+        assert caller.add_frames(session_id, frame(t_ms, dom=snapshot)).status_code == 202
+    if is_swept:
+        caller.post(f"/v1/sessions/{session_id}/stop")
+        seal_all(caller.service.runtime)
+        execute(runtime, "DELETE FROM frames WHERE session_id = :id", id=session_id)
+    before = objects_of(runtime.blobs.url)
+    assert sum(session_id in key for key in before) == 2
+    age(runtime.blobs.url)
+    assert run_with_preview(runtime, caller.key.workspace_id) == 0
+    assert objects_of(runtime.blobs.url) == before
 
 
 @pytest.mark.parametrize("cause", ["held", "lake rows are missing", "open purge"])

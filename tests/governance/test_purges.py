@@ -4,21 +4,33 @@ import os
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy
+from sqlmodel import col, insert, select
 
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.governance.purging import session_content
 from recorder.governance.purging.due_steps import FILES_GRACE
 from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time, run_purges
+from recorder.governance.purging.referring_batches import ReferringBatches
+from recorder.ids import new_id
+from recorder.models.governance import PurgeRow
+from recorder.models.operations import OutboxRow, SealBatchRow
+from recorder.models.webhook import DeliveryRow
+from recorder.runtime import Runtime
+from recorder.sealing.cleanup import clean_up_after_sealing
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
+from recorder.storage.lake_cleanup import LOG_GRACE
+from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import LeaseLost, hold_lease
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, make_due, open_purges, purge_row, recorded_canary
-from tests.support.recorded_sessions import let_lease_run_out
+from tests.support.query_plans import noted_statements, plan_of
+from tests.support.recorded_sessions import execute, let_lease_run_out
 from tests.support.rewritten_exports import hide_for_purge
 from tests.support.sealed_sessions import START, Recording, seal
 
@@ -123,11 +135,215 @@ def test_a_lake_file_that_a_killed_run_left_half_written_goes_with_the_purge(cal
 def test_what_a_request_under_way_stored_is_found_by_the_last_step(caller: Caller) -> None:
     runtime = caller.service.runtime
     session_id, _ = hard_deleted(caller)
-    folder = session_content.list_content_folders(caller.key.workspace_id, session_id)[0]
-    runtime.blobs.put(f"{folder}frm_late.pack", b"late")
-    runtime.blobs.put(f"{folder}.frm_late.pack.req_temporary", b"late")
+    folders = [f"{kind}/{caller.key.workspace_id}/{session_id}/" for kind in ("frames", "sealing")]
+    for folder in folders:
+        runtime.blobs.put(f"{folder}frm_late.pack", b"late")
+        runtime.blobs.put(f"{folder}.frm_late.pack.req_temporary", b"late")
     finish_purges(runtime)
-    assert not list(runtime.blobs.keys(folder))
+    assert not [key for folder in folders for key in runtime.blobs.keys(folder)]
+
+
+def reach_last_step(runtime: Runtime, session_id: str) -> None:
+    """Run purges until the last step of one waits."""
+    for _ in range(5):
+        make_due(runtime)
+        run_purges(runtime, "tests")
+        if purge_row(runtime, session_id).step == "final_pass":
+            return
+    raise AssertionError(open_purges(runtime))
+
+
+def test_the_last_step_waits_for_the_longest_request(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    session_id, _ = hard_deleted(caller)
+    reach_last_step(runtime, session_id)
+    run_purges(runtime, "tests")
+    purge = purge_row(runtime, session_id)
+    assert (purge.step, purge.due_at - purge.requested_at) == ("final_pass", timedelta(seconds=120))
+    finish_purges(runtime)
+
+
+def test_the_last_step_comes_when_entries_of_the_lakes_log_can_be_deleted(caller: Caller) -> None:
+    """Its exports kept the purge waiting for some minutes."""
+    runtime = caller.service.runtime
+    session_id, _ = hard_deleted(caller)
+    early = clock.now() - timedelta(minutes=5)
+    with runtime.database.transaction(write=True) as db:
+        purge = db.get_one(PurgeRow, session_id)
+        purge.requested_at = early
+        db.add(purge)
+    began = clock.now()
+    reach_last_step(runtime, session_id)
+    assert purge_row(runtime, session_id).due_at >= began + LOG_GRACE
+    finish_purges(runtime)
+
+
+def test_rows_that_a_batch_committed_since_go_with_the_last_step(caller: Caller) -> None:
+    """The batch was claimed in the moment in which the session was hidden."""
+    runtime, tenant = caller.service.runtime, Tenant(caller.key.workspace_id, "live")
+    canary = recorded_canary(caller)
+    rows = runtime.lake.scan("events", tenant).collect().to_arrow().cast(LAYOUTS["events"].schema)
+    assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
+    reach_last_step(runtime, canary.session_id)
+    assert runtime.lake.append("events", tenant, rows, lane="late", number=1)
+    with runtime.database.transaction(write=True) as db:
+        (batch,) = db.exec(select(SealBatchRow).where(SealBatchRow.workspace_id == tenant.workspace_id))
+        batch.session_ids = [canary.session_id]
+        db.add(batch)
+    finish_purges(runtime)
+    assert runtime.lake.scan("events", tenant).collect().is_empty()
+    assert count_hits(runtime, canary.word) == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "is_found"),
+    [
+        ("done", timedelta(days=6), True),
+        ("done", timedelta(days=8), False),
+        ("open", timedelta(days=8), True),
+    ],
+)
+def test_a_purge_of_days_ago_finds_the_batches_of_its_time(
+    caller: Caller, state: str, age: timedelta, is_found: bool
+) -> None:
+    runtime, session_id, now = caller.service.runtime, new_id("ses"), clock.now()
+    of_tenant = {"workspace_id": caller.key.workspace_id, "mode": "live"}
+    purge = PurgeRow(
+        **of_tenant,
+        session_id=session_id,
+        workflow="checkout",
+        cause="deletion",
+        requested_at=now - timedelta(days=5),
+        due_at=now,
+    )
+    batch = SealBatchRow(
+        **of_tenant,
+        slot=0,
+        number=1,
+        session_ids=[session_id],
+        first_seal_seq=0,
+        state=state,
+        created_at=now - age,
+    )
+    with runtime.database.transaction(write=True) as db:
+        db.add(batch)
+        db.flush()
+        batches = ReferringBatches(db, [purge])
+        db.delete(batch)
+    date = (now - age).strftime("%Y-%m-%d")
+    assert batches.dates[session_id] == ({date} if is_found else set())
+    assert batches.is_open(purge) == (state == "open")
+
+
+def make_purge(caller: Caller, session_id: str) -> PurgeRow:
+    """A purge of a session of the caller's workspace, which is not stored."""
+    return PurgeRow(
+        session_id=session_id,
+        workspace_id=caller.key.workspace_id,
+        mode="live",
+        workflow="checkout",
+        cause="deletion",
+        requested_at=clock.now(),
+        due_at=clock.now(),
+    )
+
+
+def test_batches_are_read_by_an_index_and_without_columns_that_a_purge_needs_not(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    with runtime.database.transaction(write=False) as db, noted_statements() as noted:
+        ReferringBatches(db, [make_purge(caller, new_id("ses"))])
+    reads = [each for each in noted if "FROM seal_batches" in each[0]]
+    plans = [plan_of(runtime.database, *each) for each in reads]
+    assert "ix_seal_batches_created" in plans[0] and "ix_seal_batches_open" in plans[1]
+    assert not any("last_error" in statement for statement, _ in noted)
+
+
+def test_batches_are_streamed(caller: Caller) -> None:
+    runtime, streamed = caller.service.runtime, []
+
+    def note(*parts: Any) -> None:
+        if "FROM seal_batches" in parts[2]:
+            streamed.append(parts[4].execution_options.get("yield_per", 0))
+
+    with runtime.database.transaction(write=False) as db:
+        sqlalchemy.event.listen(sqlalchemy.Engine, "before_cursor_execute", note)
+        ReferringBatches(db, [make_purge(caller, new_id("ses"))])
+        sqlalchemy.event.remove(sqlalchemy.Engine, "before_cursor_execute", note)
+    assert len(streamed) == 2 and all(0 < rows_at_once <= 100 for rows_at_once in streamed)
+
+
+def test_all_of_many_old_batches_are_forgotten_in_one_pass_by_short_transactions(caller: Caller) -> None:
+    runtime, since = caller.service.runtime, clock.now() - timedelta(days=2)
+    execute(runtime, "DELETE FROM seal_batches")
+    batch = {
+        "workspace_id": caller.key.workspace_id,
+        "mode": "live",
+        "slot": 0,
+        "session_ids": [],
+        "first_seal_seq": 0,
+        "state": "done",
+        "created_at": since,
+    }
+    with runtime.database.transaction(write=True) as db:
+        db.connection().execute(
+            insert(SealBatchRow), [{**batch, "number": number} for number in range(1_001)]
+        )
+    with noted_statements() as statements:
+        clean_up_after_sealing(runtime, "tests", [])
+    deletions = [text for text, _ in statements if text.startswith("DELETE FROM seal_batches")]
+    assert len(deletions) == 3 and all("LIMIT" in text for text in deletions)
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(select(SealBatchRow)).first() is None
+
+
+def test_all_of_many_events_for_webhooks_go_with_their_session(caller: Caller) -> None:
+    runtime, session_id = caller.service.runtime, caller.make_session()
+    of_session = select(OutboxRow).where(OutboxRow.subject_id == session_id)
+    with runtime.database.transaction(write=True) as db:
+        row = db.exec(of_session).first()
+        assert row is not None
+        copies = [row.model_dump() | {"id": new_id("evt")} for _ in range(250)]
+        db.connection().execute(insert(OutboxRow), copies)
+    assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(of_session).first() is None
+    finish_purges(runtime)
+
+
+def test_one_transaction_deletes_a_bounded_number_of_deliveries(caller: Caller) -> None:
+    runtime, session_id = caller.service.runtime, caller.make_session()
+    of_session = select(OutboxRow).where(OutboxRow.subject_id == session_id)
+    with runtime.database.transaction(write=True) as db:
+        row = db.exec(of_session).first()
+        assert row is not None
+        events = [row.model_dump() | {"id": new_id("evt")} for _ in range(29)]
+        db.connection().execute(insert(OutboxRow), events)
+        ids = [row.id, *(event["id"] for event in events)]
+        deliveries = [
+            {
+                "id": new_id("dlv"),
+                "webhook_id": "whk_none",
+                "event_id": event_id,
+                "event_type": row.type,
+                "attempt": 1,
+                "trigger": "automatic",
+                "status": "failed",
+                "due_ms": 0,
+                "created_at": clock.now(),
+            }
+            for event_id in ids
+            for _ in range(100)
+        ]
+        db.connection().execute(insert(DeliveryRow), deliveries)
+    with noted_statements() as statements:
+        assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    deleted = [
+        len(values) for text, values in statements if text.startswith("DELETE FROM webhook_deliveries")
+    ]
+    assert sum(deleted) == 3_000 and max(deleted) == 2_000
+    with runtime.database.transaction(write=False) as db:
+        assert db.exec(of_session).first() is None
+        assert db.exec(select(DeliveryRow).where(col(DeliveryRow.event_id).in_(ids))).first() is None
 
 
 def test_a_hard_delete_that_meets_a_store_away_goes_on_later(
@@ -151,6 +367,27 @@ def test_a_hard_delete_that_meets_a_store_away_goes_on_later(
     assert caller.delete(address).status_code == 204
     finish_purges(runtime)
     assert count_hits(runtime, canary.word) == 0
+
+
+def test_a_hard_delete_that_waits_for_a_store_is_of_its_workspace_and_mode(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    address = f"/v1/sessions/{recorded_canary(caller).session_id}?hard=true"
+    others = [
+        caller.service.make_caller(),
+        caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id),
+    ]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise Unavailable("The blob store")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("recorder.storage.blobs.Blobs.delete_below", refuse)
+        assert_problem(caller.delete(address), 503, "unavailable")
+        for other in others:
+            assert_problem(other.delete(address), 404, "not_found")
+    finish_purges(runtime)
 
 
 def test_a_session_that_fails_keeps_back_no_other_one(

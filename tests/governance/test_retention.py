@@ -3,20 +3,26 @@
 from datetime import datetime, timedelta
 
 import pytest
-from sqlmodel import col, select
+from sqlmodel import col, insert, select
 
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.audit.verify import read_chain_heads, verify_audit
+from recorder.errors import NotFound, Unavailable
+from recorder.exports.results import expiry
 from recorder.governance.holds import add_hold
+from recorder.governance.purging.due_sessions import begin_purges, list_due_sessions
 from recorder.governance.retention import HELD, preview_retention, run_retention
+from recorder.models.export import ExportRow
 from recorder.models.governance import AuditHashRow
 from recorder.models.memory import SessionPathRow
-from recorder.models.operations import AuditRow
-from tests.support.completed_work import completed_export, patch, seal_all
+from recorder.models.operations import AuditRow, IdempotencyRow
+from recorder.models.workspace import WorkspaceRow
+from tests.support.completed_work import completed_export, patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, purge_row, recorded_canary
-from tests.support.recorded_sessions import execute, session_row
+from tests.support.recorded_sessions import copy_session, execute, session_row
+from tests.support.sealing import seal_all
 
 DAY = timedelta(days=1)
 
@@ -65,7 +71,7 @@ def test_sessions_that_were_never_sealed_count_from_their_last_change(caller: Ca
 def test_a_late_seal_starts_the_days_again(caller: Caller) -> None:
     patch(caller, "/v1/workspaces/current", {"retention": {"events_days": 1}})
     session_id = caller.make_session(status="stopped")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     execute(
         caller.service.runtime,
         "UPDATE sessions SET sealed_at = :at WHERE id = :id",
@@ -103,6 +109,44 @@ def test_a_held_session_is_passed_by(caller: Caller) -> None:
     removed = run_at(caller, later)
     assert removed[HELD] == 1 and "deleted_sessions" not in removed
     assert purge_row(caller.service.runtime, session_id) is None
+
+
+def test_a_tag_that_another_workspace_holds_keeps_no_session(caller: Caller) -> None:
+    session_id, other = caller.make_session(), caller.service.make_caller()
+    caller.post(f"/v1/sessions/{session_id}/tags", {"name": "case"})
+    caller.delete(f"/v1/sessions/{session_id}")
+    with caller.service.runtime.database.transaction(write=True) as db:
+        add_hold(db, Origin.operator(other.key.workspace_id), kind="tag", value="case")
+    assert run_at(caller, clock.now() + 40 * DAY)["deleted_sessions"] == 1
+
+
+def test_a_hold_that_comes_while_a_run_is_under_way_counts(caller: Caller) -> None:
+    runtime, origin = caller.service.runtime, Origin.operator(caller.key.workspace_id)
+    session_id, at = caller.make_session(status="deleted"), clock.now() + 40 * DAY
+    with runtime.database.transaction(write=False) as db:
+        workspace = db.get_one(WorkspaceRow, caller.key.workspace_id)
+    (page,) = list_due_sessions(runtime.database, workspace, at=at)
+    assert [(each.session_id, each.is_held) for each in page] == [(session_id, False)]
+    with runtime.database.transaction(write=True) as db:
+        add_hold(db, origin, kind="session", value=session_id)
+        assert begin_purges(db, workspace, page, at=at, now=at) == []
+
+
+def test_a_session_whose_purge_began_takes_no_hold(caller: Caller) -> None:
+    session_id = caller.make_session(status="deleted")
+    run_at(caller, clock.now() + 40 * DAY)
+    with caller.service.runtime.database.transaction(write=True) as db, pytest.raises(NotFound):
+        add_hold(db, Origin.operator(caller.key.workspace_id), kind="session", value=session_id)
+
+
+def test_all_of_many_due_sessions_go_in_one_run(caller: Caller) -> None:
+    runtime, later = caller.service.runtime, clock.now() + 40 * DAY
+    session_id = caller.make_session(status="deleted")
+    copies = copy_session(runtime, session_id, 1_001)
+    assert counts(caller, later)["deleted_sessions"] == 1_002
+    assert run_at(caller, later)["deleted_sessions"] == 1_002
+    assert all(purge_row(runtime, each) for each in (session_id, copies[0], copies[-1]))
+    assert "deleted_sessions" not in run_at(caller, later)
 
 
 def test_expired_sessions_leave_an_anonymous_row_in_the_graph(caller: Caller) -> None:
@@ -164,6 +208,16 @@ def test_kept_answers_go_after_a_day(caller: Caller) -> None:
     assert "kept_answers" not in counts(caller, clock.now() + 2 * DAY)
 
 
+def test_all_of_many_kept_answers_go_in_one_run(caller: Caller) -> None:
+    caller.post("/v1/sessions", {"workflow": "checkout"}, key="k-1")
+    with caller.service.runtime.database.transaction(write=True) as db:
+        (row,) = db.exec(select(IdempotencyRow).filter_by(workspace_id=caller.key.workspace_id)).all()
+        copies = [row.model_dump() | {"key": f"{number:064}"} for number in range(1_001)]
+        db.connection().execute(insert(IdempotencyRow), copies)
+    assert run_at(caller, clock.now() + 2 * DAY)["kept_answers"] == 1_002
+    assert "kept_answers" not in counts(caller, clock.now() + 2 * DAY)
+
+
 def test_hosted_exports_go_30_days_after_completion(caller: Caller) -> None:
     export = completed_export(caller)
     address = f"/v1/exports/{export['id']}"
@@ -175,8 +229,44 @@ def test_hosted_exports_go_30_days_after_completion(caller: Caller) -> None:
     for path in (f"{address}/manifest", f"{address}/diff?against={export['id']}"):
         assert_problem(caller.get(path), 404, "not_found")
     assert not any(export["id"] in str(path) for path in folder.rglob("*.parquet"))
+    assert plans_of(caller, export["id"]) == []
     assert caller.get(address).json()["status"] == "completed"
     assert "hosted_exports" not in run_at(caller, clock.now() + 31 * DAY)
+
+
+def plans_of(caller: Caller, export_id: str) -> list[str]:
+    """The stored plans of an export, which name its sessions."""
+    return list(caller.service.runtime.blobs.keys(f"exports/{caller.key.workspace_id}/{export_id}/"))
+
+
+def test_what_a_run_left_of_a_hosted_export_goes_with_the_next(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export = completed_export(caller)
+
+    def fail(*_: object) -> None:
+        raise Unavailable("The store of exports")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(expiry, "open_destination", fail)
+        assert "hosted_exports" not in run_at(caller, clock.now() + 31 * DAY)
+    assert len(plans_of(caller, export["id"])) == 1
+    assert run_at(caller, clock.now() + 31 * DAY)["hosted_exports"] == 1
+    folder = caller.service.runtime.settings.data_dir / "exports"
+    assert not any(export["id"] in str(path) for path in folder.rglob("*.parquet"))
+    assert plans_of(caller, export["id"]) == []
+
+
+@pytest.mark.parametrize("kind", ["local", "s3"])
+def test_exports_in_places_of_others_never_expire(caller: Caller, kind: str) -> None:
+    export_id = completed_export(caller)["id"]
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(ExportRow, export_id)
+        row.destination = {"kind": kind, "path": "out", "bucket": "elsewhere"}
+        db.add(row)
+    later = clock.now() + 400 * DAY
+    assert "hosted_exports" not in counts(caller, later)
+    assert "hosted_exports" not in run_at(caller, later)
 
 
 def test_tombstones_go_with_the_audit_log(caller: Caller) -> None:
@@ -190,6 +280,9 @@ def test_tombstones_go_with_the_audit_log(caller: Caller) -> None:
 
 def test_a_run_leaves_other_workspaces_alone(caller: Caller) -> None:
     other = caller.service.make_caller()
-    session_id = other.make_session(status="deleted")
-    run_at(caller, clock.now() + 40 * DAY)
+    session_id, purged_id = other.make_session(status="deleted"), other.make_session()
+    other.delete(f"/v1/sessions/{purged_id}?hard=true")
+    finish_purges(caller.service.runtime)
+    run_at(caller, clock.now() + 550 * DAY)
     assert purge_row(caller.service.runtime, session_id) is None
+    assert purge_row(caller.service.runtime, purged_id).step == "done"

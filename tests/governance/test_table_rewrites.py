@@ -6,14 +6,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
+from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance.content_inventory import list_inventory_tables_to_rewrite
-from recorder.governance.erasures import has_unfinished_erasures, run_erasures
+from recorder.governance.erasure_runs import has_unfinished_erasures, run_erasures
 from recorder.governance.overdue import count_overdue
 from recorder.governance.requested_removals import run_removals
 from recorder.governance.retention import run_retention
@@ -30,6 +32,7 @@ from recorder.storage.leases import hold_lease
 from tests.governance.test_erasure import ADDRESS
 from tests.support.factories import Caller
 from tests.support.purges import count_hits, finish_purges, new_word, recorded_canary
+from tests.support.recorded_sessions import execute
 
 
 def purge_subject(caller: Caller) -> tuple[str, str]:
@@ -219,6 +222,9 @@ def test_a_run_of_retention_rewrites_the_file_after_purges(caller: Caller) -> No
     session_id = recorded_canary(caller, is_sealed=False).session_id
     assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
     finish_purges(runtime)
+    # The run of the day before was late.
+    ended = (clock.now() - timedelta(hours=36)).strftime("%Y-%m-%d %H:%M:%S.%f")
+    execute(runtime, "UPDATE purges SET done_at = :at WHERE done_at IS NOT NULL", at=ended)
     copy = put_into_a_gap(runtime)
     run_retention(runtime, "tests", workspace_id=caller.key.workspace_id)
     assert count_hits(runtime, copy) == 0

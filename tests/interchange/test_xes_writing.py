@@ -171,7 +171,7 @@ def test_a_session_that_imports_did_not_make_may_say_anything_in_its_metadata() 
     events = [{"id": "evt_1", "t_ms": 5, "type": "activity", "data": {"name": 3, "attributes": "x"}}]
     trace = session_trace({**session, "metadata": odd}, events)
     assert (trace.name, trace.attributes) == ("ses_1", {"recorder:session": "ses_1"})
-    assert [(event.activity, event.time) for event in trace.events] == [("(no label)", NOON)]
+    assert [(event.activity, event.time) for event in trace.events] == [("Activity", NOON)]
 
 
 def test_a_graph_s_lines_hold_every_activity_once(tmp_path: Path) -> None:

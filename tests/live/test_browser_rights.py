@@ -19,7 +19,7 @@ from recorder.net.reachable_hosts import ReachableHosts
 from recorder.setting_parsers import LiveSandbox
 from recorder.settings import Settings
 from tests.support.browser import find_chromium, find_readable_chromium
-from tests.support.stream_clients import wait_for
+from tests.support.waiting import wait_for
 
 
 def make_browser(folder: Path, live: LiveSandbox) -> Browser:

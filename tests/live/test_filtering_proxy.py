@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from tests.support.isolated_calls import PUBLIC, Resolver
 from tests.support.raw_servers import RawServer, raw_server
+from tests.support.waiting import wait_for
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: keep-alive\r\nX-A: 1\r\n\r\nhi"
 
@@ -205,7 +206,7 @@ def test_bytes_and_connections_are_capped() -> None:
         proxy("shop.example", dial=Dialer(), limits=ProxyLimits(connections=1)) as started,
         socket.create_connection(("127.0.0.1", started.port), timeout=5),
     ):
-        _wait_until(lambda: b" 503 " in send(started, "GET http://shop.example/ HTTP/1.1"))
+        wait_for(lambda: b" 503 " in send(started, "GET http://shop.example/ HTTP/1.1"))
 
 
 def test_a_connection_on_which_nothing_moves_is_closed() -> None:
@@ -221,10 +222,3 @@ def test_entries_without_a_port_are_those_of_the_web() -> None:
     assert hosts.contains_entry("shop.example") and hosts.contains_entry("shop.example:443")
     assert hosts.contains_entry("erp.example:8443") and not hosts.contains_entry("erp.example")
     assert not hosts.contains_entry("shop.example:8443")
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    for _ in range(100):
-        if condition():
-            return
-    raise AssertionError("the condition did not become true")

@@ -5,9 +5,10 @@ from typing import Any
 
 from tests.live.conftest import Recorded
 from tests.live.test_live_states import serving
-from tests.support.completed_work import seal_all
 from tests.support.factories import event
-from tests.support.live_replays import allow_hosts, show, work_live
+from tests.support.live_replays import show, work_live
+from tests.support.replay_requests import allow_hosts
+from tests.support.sealing import seal_all
 
 RECORDED = "http://board.example"
 PAGE = """<!doctype html><title>Board</title>
@@ -75,7 +76,7 @@ def test_a_drag_ends_on_the_verified_element_or_does_not_begin(recorded: Recorde
     )
     assert caller.add_events(session_id, *items).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     with serving(Board) as port:
         allow_hosts(caller, f"localhost:{port}")
         policy = {"base_url_map": {RECORDED: f"http://localhost:{port}"}, "repeat_consequential": True}

@@ -19,10 +19,11 @@ from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from tests.support.certificates import server_context, trusting_context, write_authority
-from tests.support.completed_work import seal_all
 from tests.support.databases import create_file
 from tests.support.factories import event
-from tests.support.live_replays import allow_hosts, running_live_app, show, work_live
+from tests.support.live_replays import running_live_app, show, work_live
+from tests.support.replay_requests import allow_hosts
+from tests.support.sealing import seal_all
 
 RECORDED = "https://pay.example"
 PAGE = b"""<!doctype html><title>Pay</title><h1>Pay</h1>
@@ -150,7 +151,7 @@ def test_a_live_replay_that_may_only_read_sends_no_form(
         session_id = caller.make_session(workflow="pay")
         assert caller.add_events(session_id, *items).status_code == 202
         assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-        seal_all(caller)
+        seal_all(caller.service.runtime)
         allow_hosts(caller, host)
         policy = {"base_url_map": {RECORDED: f"https://{host}"}, "repeat_consequential": True}
         for methods in (["GET"], ["GET", "POST"]):

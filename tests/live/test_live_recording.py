@@ -14,11 +14,12 @@ import pytest
 from PIL import Image
 
 from tests.live.conftest import Recorded
-from tests.support.completed_work import seal_all
 from tests.support.databases import create_file
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
-from tests.support.live_replays import allow_hosts, read_row, running_live_app, show, work_live
+from tests.support.live_replays import read_row, running_live_app, show, work_live
+from tests.support.replay_requests import allow_hosts
+from tests.support.sealing import seal_all
 
 RECORDED = "http://shop.example"
 SECRET = "Quill & Söhne 42"
@@ -102,7 +103,7 @@ def _record_search(caller: Caller, first_url: str) -> str:
     result_page = ["html", {}, ["body", {}, ["h1", {}, "Orders of ‹name›"], ["button", {}, "Clear"]]]
     assert caller.add_frames(session_id, frame(250, dom=snapshot(result_page))).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return session_id
 
 
@@ -172,7 +173,7 @@ def test_a_run_that_diverges_is_recorded_without_the_input_that_its_page_echoes(
                 assert all(abs(part - wanted) < 12 for part, wanted in zip(pixel, PAINT, strict=True)), row
     assert run["frames"][1]["masked_rects"], "the field after it was filled"
     # It is sealed, and counts neither in the quota nor in the graph.
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     after = caller.get(f"/v1/sessions/{session['id']}").json()
     assert (after["status"], after["path_id"]) == ("sealed", None)
     assert caller.get("/v1/quota").json() == before

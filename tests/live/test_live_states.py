@@ -11,9 +11,10 @@ from typing import Any
 from examples.webapp.server import WebApp, run_webapp
 from tests.live.conftest import Recorded
 from tests.live.test_live_recording import read_all
-from tests.support.completed_work import seal_all
 from tests.support.factories import event
-from tests.support.live_replays import allow_hosts, ask_live, read_row, show, work_live
+from tests.support.live_replays import ask_live, read_row, show, work_live
+from tests.support.replay_requests import allow_hosts
+from tests.support.sealing import seal_all
 
 RECORDED = "http://account.example"
 SESSION = "c0ffee00c0ffee00"
@@ -103,7 +104,7 @@ aria-label=Bill name=bill><input type=file id=more aria-label=More name=more mul
     )
     assert caller.add_events(session_id, *items).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     listed = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     upload_id, more_id = listed[1]["id"], listed[2]["id"]
     with serving(Bills) as port:
@@ -162,7 +163,7 @@ def test_a_state_reaches_the_page_and_nothing_that_is_kept(recorded: Recorded) -
     )
     assert caller.add_events(session_id, *items).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     with running_account() as (port, requests):
         allow_hosts(caller, f"localhost:{port}")
         item = {"name": "login", "value": json.dumps({"token": TOKEN})}

@@ -3,30 +3,34 @@
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
-from sqlmodel import select
+from sqlmodel import col, select
 
 from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
+from recorder.live import worker as worker_module
 from recorder.live.browser import Browser, NoBrowser, PageStuck, find_chromium
 from recorder.live.claimed_replay import (
     LEASE_PREFIX,
     claim_live_replay,
-    end_lost_replays,
+    end_lost_live_replays,
+    list_next_live_replays,
     list_waiting_live_replays,
     run_claimed_replay,
 )
 from recorder.live.hidden_inputs import HiddenInputs
-from recorder.live.journal_protocol import LiveResult
-from recorder.live.journal_rows import ReplayJournal, Stopped
 from recorder.live.proxy import FilteringProxy
+from recorder.live.replay_journal import LiveResult, ReplayJournal, ReplayStopped
 from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.run_recording import ReplayRunRecorder
 from recorder.live.step_execution import StepExecutor
 from recorder.live.step_loop import LiveRun
+from recorder.live.worker import ReplayWorker
 from recorder.masking.masker import Masker, compile_masker_rules
 from recorder.models.operations import LeaseRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
@@ -37,16 +41,17 @@ from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.replay_service.recordings.recording_messages import EventMessage, RecordingMessage
 from recorder.replay_service.recordings.recording_reads import read_recording
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import InvalidRecording
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import ReplayAnchor
 from recorder.replays.replay_results import ReplaySummary, StepResult
 from recorder.storage.leases import HeldLease, LeaseLost
 from recorder.tenant import Tenant
 from tests.api.conftest import caller, service
-from tests.api.test_replays import allow_hosts
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, event, picture
+from tests.support.query_plans import noted_statements, plan_of
+from tests.support.replay_requests import allow_hosts, get_replay
+from tests.support.sealing import seal_all
 from tests.support.two_click_sessions import sealed_run
 
 __all__ = ["caller", "service"]
@@ -64,7 +69,10 @@ def ask(caller: Caller, session_id: str, **members: Any) -> str:
 def take(caller: Caller, replay_id: str | None = None, **options: Any) -> tuple[ReplayRow, HeldLease] | None:
     """Claim a replay of this workspace."""
     with caller.service.runtime.database.transaction(write=True) as db:
-        return claim_live_replay(db, "worker", replay_id=replay_id, **options)
+        waiting = (
+            [replay_id] if replay_id is not None and not options else list_next_live_replays(db, **options)
+        )
+        return claim_live_replay(db, "worker", [id for id in waiting if replay_id in (None, id)])
 
 
 def must_take(caller: Caller, replay_id: str) -> tuple[ReplayRow, HeldLease]:
@@ -80,16 +88,9 @@ def journal_of(caller: Caller, replay_id: str) -> ReplayJournal:
     return ReplayJournal(caller.service.runtime, row.id, held, lambda: False)
 
 
-def show(caller: Caller, replay_id: str) -> dict[str, Any]:
-    """The replay now."""
-    shown: dict[str, Any] = caller.get(f"/v1/replays/{replay_id}").json()
-    return shown
-
-
 def sweep(caller: Caller) -> int:
     """End replays whose worker is gone."""
-    with caller.service.runtime.database.transaction(write=True) as db:
-        return end_lost_replays(db)
+    return end_lost_live_replays(caller.service.runtime.database)
 
 
 def expire(caller: Caller, replay_id: str) -> None:
@@ -110,7 +111,7 @@ def test_a_replay_is_claimed_once(caller: Caller) -> None:
     replay_id = ask(caller, sealed_run(caller))
     must_take(caller, replay_id)
     assert take(caller, replay_id) is None
-    assert show(caller, replay_id)["status"] == "running"
+    assert get_replay(caller, replay_id)["status"] == "running"
 
 
 def test_a_workspace_gets_half_of_the_places(caller: Caller) -> None:
@@ -144,10 +145,10 @@ def test_a_running_replay_of_a_suspended_workspace_stops_at_its_next_step(caller
     journal = journal_of(caller, replay_id)
     journal.begin(1)
     set_status(caller, "suspended")
-    with pytest.raises(Stopped):
+    with pytest.raises(ReplayStopped):
         journal.begin(2)
     set_status(caller, "active")
-    shown = show(caller, replay_id)
+    shown = get_replay(caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "cancelled")
     assert "suspended" in shown["error"]["message"] and shown["progress"]["step"] == 1
 
@@ -156,8 +157,8 @@ def test_a_cancelled_replay_stops_at_its_next_step(caller: Caller) -> None:
     replay_id = ask(caller, sealed_run(caller))
     journal = journal_of(caller, replay_id)
     assert caller_of_live(caller).post(f"/v1/replays/{replay_id}/cancel").status_code == 200
-    with pytest.raises(Stopped):
-        journal.intend(StepResult(1, "evt_1", "matched"))
+    with pytest.raises(ReplayStopped):
+        journal.store(StepResult(1, "evt_1", "matched"))
     journal.release()
     assert caller.get(f"/v1/replays/{replay_id}/steps").json()["data"] == []
     assert leases_of(caller, replay_id) == 0
@@ -173,7 +174,7 @@ def test_a_running_replay_of_a_deleted_session_stops(caller: Caller) -> None:
     replay_id = ask(caller, session_id)
     journal = journal_of(caller, replay_id)
     assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
-    with pytest.raises(Stopped):
+    with pytest.raises(ReplayStopped):
         journal.begin(1)
     with caller.service.runtime.database.transaction(write=False) as db:
         row = db.get(ReplayRow, replay_id)
@@ -183,12 +184,12 @@ def test_a_running_replay_of_a_deleted_session_stops(caller: Caller) -> None:
 def test_a_replay_whose_worker_is_gone_fails_and_nothing_is_stored_after(caller: Caller) -> None:
     replay_id = ask(caller, sealed_run(caller), inputs={"password": "hush-hush-42"})
     journal = journal_of(caller, replay_id)
-    journal.intend(StepResult(1, "evt_1", "matched", delivery="uncertain"))
+    journal.store(StepResult(1, "evt_1", "matched", delivery="uncertain"))
     sweep(caller)
-    assert show(caller, replay_id)["status"] == "running"
+    assert get_replay(caller, replay_id)["status"] == "running"
     expire(caller, replay_id)
     assert sweep(caller) == 1
-    shown = show(caller, replay_id)
+    shown = get_replay(caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "internal")
     with pytest.raises(LeaseLost):
         journal.store(StepResult(1, "evt_1", "matched"))
@@ -206,7 +207,7 @@ def test_the_recording_of_a_run_stops_with_its_replay(caller: Caller, end: str) 
     replay_id = ask(caller, session_id)
     journal = journal_of(caller, replay_id)
     recorded = journal.start_session()
-    shown = show(caller, replay_id)
+    shown = get_replay(caller, replay_id)
     assert shown["result_session_id"] == recorded
     session = caller.get(f"/v1/sessions/{recorded}").json()
     assert (session["status"], session["origin"]) == ("recording", "replay")
@@ -223,7 +224,7 @@ def test_the_recording_of_a_run_stops_with_its_replay(caller: Caller, end: str) 
             assert sweep(caller) >= 1
         case "delete":
             assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
-            with pytest.raises(Stopped):
+            with pytest.raises(ReplayStopped):
                 journal.begin(1)
     assert caller.get(f"/v1/sessions/{recorded}").json()["status"] == "stopped"
     refused = caller.add_events(recorded, event(1))
@@ -235,7 +236,7 @@ def test_a_deleted_recording_does_not_hold_up_its_replay(caller: Caller) -> None
     journal = journal_of(caller, replay_id)
     assert caller.delete(f"/v1/sessions/{journal.start_session()}").status_code == 204
     journal.finish(LiveResult("completed", None, ReplaySummary()))
-    assert show(caller, replay_id)["status"] == "completed"
+    assert get_replay(caller, replay_id)["status"] == "completed"
 
 
 def test_what_a_run_records_is_masked_and_too_large_parts_are_left_out(caller: Caller) -> None:
@@ -274,6 +275,84 @@ def test_workspaces_take_turns(caller: Caller) -> None:
         served.append(taken[0].workspace_id)
         claimed.append(taken[0].id)
     assert claimed.index(theirs) < claimed.index(mine[0]) < claimed.index(mine[1])
+
+
+def test_a_poll_that_finds_no_replay_opens_no_write_transaction(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    replay_ids = [ask(caller, sealed_run(caller)) for _ in range(2)]
+    is_over, worker = threading.Event(), ReplayWorker(runtime, places=2)
+    monkeypatch.setattr(worker_module, "run_claimed_replay", lambda *_: is_over.wait())
+    transaction, writes = runtime.database.transaction, []
+
+    def note(*, write: bool) -> Any:
+        writes.append(write)
+        return transaction(write=write)
+
+    with transaction(write=True) as db:  # those of other tests
+        others = list(db.exec(select(ReplayRow).where(col(ReplayRow.id).not_in(replay_ids))))
+        for row in others:
+            row.finished_at = row.finished_at or clock.now()
+            db.add(row)
+    monkeypatch.setattr(runtime.database, "transaction", note)
+    assert worker._start_one("worker") and writes == [False, True]
+    # The workspace has its half of the places while its replay runs.
+    writes.clear()
+    has_started = worker._start_one("worker")
+    is_over.set()
+    assert not has_started and writes == [False]
+    for thread, _ in worker._running.values():
+        thread.join()
+    assert worker._start_one("worker") and get_replay(caller, replay_ids[1])["status"] == "running"
+    writes.clear()
+    assert not worker._start_one("worker") and writes == [False]
+
+
+def test_replays_that_wait_are_found_by_an_index(caller: Caller) -> None:
+    ask(caller, sealed_run(caller))
+    database = caller.service.runtime.database
+    for search in (list_next_live_replays, partial(list_waiting_live_replays, each=1, limit=1)):
+        with database.transaction(write=False) as db, noted_statements() as noted:
+            assert search(db)
+        plans = [plan_of(database, *statement) for statement in noted if "FROM replays" in statement[0]]
+        assert len(plans) == 2 and all("ix_replays_live_queued" in plan for plan in plans)
+
+
+def test_lost_replays_are_searched_by_an_index_without_a_write_transaction(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = caller.service.runtime.database
+    while sweep(caller):  # those of other tests
+        pass
+    replay_id = ask(caller, sealed_run(caller))
+    must_take(caller, replay_id)
+    transaction, writes = database.transaction, []
+
+    def note(*, write: bool) -> Any:
+        writes.append(write)
+        return transaction(write=write)
+
+    monkeypatch.setattr(database, "transaction", note)
+    with noted_statements() as noted:
+        assert sweep(caller) == 0
+    assert writes == [False]
+    (plan,) = [plan_of(database, *statement) for statement in noted if "FROM replays" in statement[0]]
+    assert "ix_replays_live_running" in plan and "ix_replays_open" not in plan
+    expire(caller, replay_id)
+    writes.clear()
+    assert sweep(caller) == 1 and writes == [False, True]
+
+
+def test_many_lost_replays_are_ended_in_parts(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    while sweep(caller):
+        pass
+    monkeypatch.setattr("recorder.live.claimed_replay.MOST_LOST", 2)
+    session_id = sealed_run(caller)
+    for replay_id in [ask(caller, session_id) for _ in range(3)]:
+        must_take(caller, replay_id)
+        expire(caller, replay_id)
+    assert [sweep(caller) for _ in range(3)] == [2, 1, 0]
 
 
 def test_the_time_of_a_replay_begins_when_it_is_claimed(caller: Caller) -> None:
@@ -350,10 +429,11 @@ def test_a_missing_input_is_found_before_a_browser_starts(caller: Caller) -> Non
     target = {"role": "textbox", "name": "PIN", "selectors": ["#pin"]}
     caller.add_events(session_id, event(100, "fill", target=target, input=masked, url="http://erp.example/"))
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     replay_id = ask(caller, session_id)
-    run_claimed_replay(caller.service.runtime, *must_take(caller, replay_id))
-    shown = show(caller, replay_id)
+    with LiveReplayPlanner() as planner:
+        run_claimed_replay(caller.service.runtime, *must_take(caller, replay_id), planner)
+    shown = get_replay(caller, replay_id)
     assert (shown["status"], shown["error"]["type"]) == ("failed", "input_missing")
     assert "pin" in shown["error"]["message"]
     with caller.service.runtime.database.transaction(write=False) as db:

@@ -124,7 +124,7 @@ def test_ctrl_c_asks_whether_the_export_shall_go_on_where_somebody_can_answer(
     def interrupted(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("recorder.client.progress.time", Clock(interrupted))
+    monkeypatch.setattr("recorder.client.transport.time", Clock(interrupted))
     if answer is not None:
         monkeypatch.setattr(sys, "stdin", io.StringIO(f"{answer}\n"))
         for stream in (sys.stdin, sys.stderr):

@@ -12,7 +12,7 @@ from PIL import Image
 
 import recorder
 from recorder.datasets.errors import NotInDataset, StateRefused
-from recorder.loading.training_stream import TrainingPosition, advance_training_position
+from recorder.loading.training_stream import TrainingState, advance_training_state
 from tests.support.databases import part_is_missing
 
 FORMATS = ["parquet", "jsonl", "arrow", "webdataset"]
@@ -167,14 +167,14 @@ def test_workers_that_outlive_an_epoch_see_the_next_one(torch: Any, exports: dic
 
 
 def test_after_a_worker_without_rows_the_turn_goes_on_from_the_one_that_had_some() -> None:
-    def advance(batches: int) -> TrainingPosition:
-        return advance_training_position(
-            TrainingPosition(epoch=2), [1, 3, 3], batches, batch_size=1, drop_last=False
+    def advance(batches: int) -> TrainingState:
+        return advance_training_state(
+            TrainingState(epoch=2), [1, 3, 3], batches, batch_size=1, drop_last=False
         )
 
     # The first worker is skipped from its second turn on.
     assert [advance(count).next_worker for count in range(8)] == [0, 1, 2, 0, 2, 0, 2, 0]
-    assert advance(5) == TrainingPosition(epoch=2, consumed={0: 1, 1: 2, 2: 2}, workers=3, next_worker=0)
+    assert advance(5) == TrainingState(epoch=2, consumed={0: 1, 1: 2, 2: 2}, workers=3, next_worker=0)
     with pytest.raises(StateRefused, match="does not have 8 more batches of 1"):
         advance(8)
 

@@ -11,10 +11,15 @@ from sqlmodel import select
 
 from recorder.ids import new_id
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_alarms, store_drift_alarm
-from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
+from recorder.memory.storage.graph_session_removal import (
+    are_names_current,
+    find_unvisited_names,
+    purge_sessions_from_graph,
+)
 from recorder.memory.storage.graph_store import remove_session_from_graph
 from recorder.memory.storage.indexing import GraphIndexer
-from recorder.models.memory import GraphNodeRow
+from recorder.memory.storage.versions import scope_columns
+from recorder.models.memory import GraphNodeRow, GraphVariantRow
 from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import DeliveryRow
@@ -23,6 +28,7 @@ from recorder.tenant import GraphScope
 from recorder.webhooks.outbox import encode_outbox_event
 from tests.support.databases import database
 from tests.support.graph_sessions import START, make_row, make_scope, make_step
+from tests.support.query_plans import noted_statements
 
 __all__ = ["database"]
 
@@ -109,7 +115,7 @@ def make_delivery(event: OutboxRow) -> DeliveryRow:
 
 
 def make_kept_answer(event: OutboxRow) -> IdempotencyRow:
-    """The kept answer to a redelivery, which shows the event."""
+    """The stored answer to a redelivery, which shows the event."""
     return IdempotencyRow(
         workspace_id=event.workspace_id,
         mode=event.mode,
@@ -153,6 +159,93 @@ def test_alarms_and_their_events_lose_a_text_that_sessions_no_longer_share(
     assert path_event.body is not None and orjson.loads(path_event.body)["data"] == path_event.data
     assert node_event.body is None
     assert delivery.response is None
+
+
+def test_alarms_lose_the_name_of_an_activity_that_no_remaining_session_visits(database: Database) -> None:
+    with database.transaction(write=True) as db:
+        scope = make_scope(db)
+    rows = [make_row(scope, seal_seq=number) for number in (1, 2)]
+    greet, close = (
+        replace(make_step(word, at), action="activity", label=label, names=())
+        for at, (word, label) in enumerate((("1a", "Greet Ada"), ("2b", "Close case")))
+    )
+    indexer, steps = GraphIndexer(), {rows[0].id: [greet, close], rows[1].id: [close]}
+    with database.transaction(write=True) as db:
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+        nodes = {
+            node.label: node.node_id
+            for node in db.exec(select(GraphNodeRow).filter_by(**scope_columns(scope)))
+        }
+        path = {"path_id": "path_1", "node_ids": list(nodes.values()), "labels": list(nodes)}
+        add_alarm(db, scope, PATH_DISAPPEARED, {"workflow": "checkout", "path": path})
+    for row, expected in zip(rows, ({"Activity", "Close case"}, {"Activity"}), strict=True):
+        with database.transaction(write=True) as db:
+            purge_sessions_from_graph(db, scope, [row.id])
+        with database.transaction(write=False) as db:
+            (alarm,) = read_alarms(db, scope)
+            ids = db.exec(select(GraphNodeRow.node_id).filter_by(**scope_columns(scope))).all()
+        assert set(alarm.data["path"]["labels"]) == expected
+        assert set(ids) == set(nodes.values())
+
+
+@pytest.mark.parametrize("between", ["nothing", "a session", "a purge"])
+def test_names_that_were_read_before_the_transaction_are_those_of_its_time(
+    database: Database, between: str
+) -> None:
+    with database.transaction(write=True) as db:
+        scope = make_scope(db)
+    rows = [make_row(scope, seal_seq=number) for number in (1, 2, 3)]
+    greet = replace(make_step("1a", 0), action="activity", label="Greet Ada", names=())
+    is_shared = between == "a purge"
+    first, steps = rows[: 1 + is_shared], {row.id: [greet] for row in rows}
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        indexer.commit(db, indexer.prepare(db, first, steps), first)
+    with database.transaction(write=False) as db:
+        names = find_unvisited_names(db, scope, [rows[0].id])
+        assert bool(names.nodes) is not is_shared
+    with database.transaction(write=True) as db:
+        if between == "a session":
+            indexer.commit(db, indexer.prepare(db, rows[2:], steps), rows[2:])
+        elif between == "a purge":
+            purge_sessions_from_graph(db, scope, [rows[1].id])
+    with database.transaction(write=True) as db:
+        assert are_names_current(db, scope, names) is not is_shared
+        with noted_statements() as noted:
+            purge_sessions_from_graph(db, scope, [rows[0].id], names)
+        (label,) = db.exec(select(GraphNodeRow.label).filter_by(**scope_columns(scope)))
+    assert label == ("Greet Ada" if between == "a session" else "")
+    reads = [statement for statement, _ in noted if "FROM graph_variants" in statement]
+    if not is_shared:
+        # Those of newer sessions alone.
+        assert [statement.count("version >") for statement in reads] == [1]
+
+
+def test_a_node_that_was_merged_into_one_without_a_name_loses_its_own(database: Database) -> None:
+    with database.transaction(write=True) as db:
+        scope = make_scope(db)
+    rows = [make_row(scope, seal_seq=number) for number in (1, 2)]
+    steps = {
+        row.id: [replace(make_step(word, 0), action="activity", label=label, names=())]
+        for row, word, label in zip(rows, ("1a", "2b"), ("Greet Ada", "Greet Bob"), strict=True)
+    }
+    indexer = GraphIndexer()
+    with database.transaction(write=True) as db:
+        indexer.commit(db, indexer.prepare(db, rows, steps), rows)
+    nodes = select(GraphNodeRow).filter_by(**scope_columns(scope)).order_by("number")
+    with database.transaction(write=True) as db:
+        purge_sessions_from_graph(db, scope, [rows[0].id])
+        ada, bob = sorted(db.exec(nodes), key=lambda node: node.label)
+        assert (ada.label, bob.label) == ("", "Greet Bob")
+        # As an anchored rebuild merges them.
+        bob.merged_into = ada.number
+        for variant in db.exec(select(GraphVariantRow).filter_by(**scope_columns(scope))):
+            variant.nodes = [ada.number for _ in variant.nodes]
+            db.add(variant)
+        db.add(bob)
+    with database.transaction(write=True) as db:
+        purge_sessions_from_graph(db, scope, [rows[1].id])
+        assert [node.label for node in db.exec(nodes)] == ["", ""]
 
 
 def test_alarms_keep_a_text_that_enough_other_sessions_share(database: Database) -> None:

@@ -1,17 +1,26 @@
 """Drift of stored graphs: alarms and their events, once, whatever happens. Spec §6.1, contract §6."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlmodel import col, select, update
 
+from recorder import clock
 from recorder.errors import NotFound
 from recorder.memory.drift import monitor
 from recorder.memory.drift.backtest import backtest_history
 from recorder.memory.drift.monitor import list_graphs_to_check
-from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_drift_state
+from recorder.memory.drift.store import (
+    NEW_NODE,
+    PATH_DISAPPEARED,
+    list_newly_alarmed_nodes,
+    read_drift_state,
+)
 from recorder.memory.drift.thresholds import DriftRules
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
 from recorder.memory.storage.versions import (
     add_graph_version,
@@ -23,7 +32,8 @@ from recorder.models.memory import GraphPathRow, GraphVariantRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
-from tests.support.graph_sessions import START
+from tests.support.graph_sessions import START, add_workflow
+from tests.support.query_plans import noted_statements, plan_of
 
 
 @pytest.fixture
@@ -65,6 +75,19 @@ def test_a_new_node_is_told_of_with_all_that_explains_it(story: Story) -> None:
     )
 
 
+def test_a_new_node_is_new_for_30_days(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
+    story.add(BASELINE + "abn" * 20)
+    story.look()
+    [event] = story.events()
+    with story.database.transaction(write=False) as db:
+        columns = read_newest_columns(db, story.scope)
+        for days, expected in ((29, {event.subject_id}), (31, set())):
+            later = event.created_at + timedelta(days=days)
+            with monkeypatch.context() as patch:
+                patch.setattr(clock, "now", lambda at=later: at)
+                assert list_newly_alarmed_nodes(db, story.scope, columns) == expected
+
+
 def test_nothing_is_told_twice(story: Story) -> None:
     story.add(BASELINE + "a" * NEEDED)
     assert story.look() is not None and story.look() is None
@@ -91,6 +114,22 @@ def test_only_graphs_with_new_sessions_are_due(story: Story) -> None:
     with story.database.transaction(write=True) as db:
         replace_session_outcome(db, story.rows[0], "error")
     assert not is_due()
+
+
+def test_due_graphs_are_found_by_one_statement_that_reads_no_workflow(story: Story) -> None:
+    story.add("ab")
+    other = Story(story.database, GraphScope(Tenant(story.scope.workspace_id, "test"), "refunds"))
+    other.add("ab")
+    with story.database.transaction(write=True) as db:
+        for number in range(20):
+            add_workflow(db, GraphScope(story.scope.tenant, f"empty_{number}"))
+    with noted_statements() as noted, story.database.transaction(write=False) as db:
+        due = [scope for scope in list_graphs_to_check(db) if scope.workspace_id == story.scope.workspace_id]
+    assert due == [story.scope, other.scope]
+    [(statement, given)] = [(sent, given) for sent, given in noted if "graph_versions" in sent]
+    assert "workflows" not in statement
+    plan = plan_of(story.database, statement, given)
+    assert "ix_graph_versions_first" in plan and not re.search(r"SCAN graph_versions_\d|Seq Scan", plan), plan
 
 
 def test_a_look_that_is_cut_off_left_nothing_and_is_done_again(

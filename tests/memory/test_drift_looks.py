@@ -14,10 +14,10 @@ from recorder.memory.drift.baseline_terms import (
     next_baseline_term,
 )
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, detect_alarms
+from recorder.memory.drift.drift_subjects import list_drift_subjects
 from recorder.memory.drift.falls import Fall
 from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import list_drift_subjects
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import list_watched_subjects
 from recorder.memory.graph.paths import NO_PATH

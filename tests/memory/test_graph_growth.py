@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from sqlmodel import Session as DbSession
 
+from recorder.memory.graph.arrays import Bools
 from recorder.memory.graph.bounds import GraphBounds
 from recorder.memory.graph.capacity import DEFAULT_CAPACITY
 from recorder.memory.graph.nodes import NodeIndex
 from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.memory.queries.outliers import find_outliers
@@ -138,7 +139,7 @@ def test_a_run_keeps_no_more_graphs_than_there_is_room_for(tmp_path: Path) -> No
                 assert check_graph_consistency(db, scope).miscounted == []
 
 
-def _read_current(db: DbSession, scope: GraphScope) -> tuple[GraphColumns, Mask]:
+def _read_current(db: DbSession, scope: GraphScope) -> tuple[GraphColumns, Bools]:
     columns = read_newest_columns(db, scope)
     return columns, columns.current()
 

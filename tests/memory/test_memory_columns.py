@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.queries.columns import ColumnsCache, GraphColumns, read_graph_columns
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.columns_cache import ColumnsCache, read_graph_columns
 from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
@@ -37,12 +38,11 @@ def read(database: Database, version: int | None = None, cache: ColumnsCache | N
         return read_newest_columns(db, SCOPE) if version is None else read_graph_columns(db, SCOPE, version)
 
 
-def held(columns: GraphColumns) -> list[tuple[bytes, int, int, int]]:
+def held(columns: GraphColumns) -> list[tuple[Any, ...]]:
     """Return what the columns hold of when sessions were added and removed, and how they ended."""
-    rows = zip(columns.session_id, columns.added, columns.removed, columns.outcome, strict=True)
-    return sorted(
-        (bytes(session_id), int(added), int(end), int(outcome)) for session_id, added, end, outcome in rows
-    )
+    outcomes = (columns.outcome, columns.outcome_since, columns.earlier_outcome)
+    rows = zip(columns.session_id, columns.added, columns.removed, *outcomes, strict=True)
+    return sorted((bytes(session_id), *map(int, members)) for session_id, *members in rows)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 
 from recorder.memory.views.graph_view import graph_view_of
-from recorder.memory.views.network import END, START, Network, network_of
+from recorder.memory.views.networkx_graph import END, START, Network, network_of
 from tests.support.graph_columns import INVOICES, Way, columns_of, invoices, view_for
 
 

@@ -11,7 +11,8 @@ from sqlmodel import Session as DbSession
 
 from recorder.errors import NotFound
 from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.queries.columns import GraphColumns, read_graph_columns
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.queries.columns_cache import read_graph_columns
 from recorder.memory.queries.common_paths import list_paths
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.storage.graph_store import remove_session_from_graph, replace_session_outcome

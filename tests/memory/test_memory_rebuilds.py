@@ -19,6 +19,7 @@ from recorder.memory.storage.graph_store import load_graph, remove_session_from_
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import list_graph_scopes, rebuild_graph
 from recorder.models.session import SessionRow
+from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
@@ -205,7 +206,19 @@ def test_unknown_workflows_and_empty_graphs_are_left_alone(database: Database, s
     report = rebuild_graph(database, scope, "fresh")
     assert report is not None and (report.version, report.changed) == (0, 0)
     with database.transaction(write=False) as db:
-        assert scope in list_graph_scopes(db) and unknown not in list_graph_scopes(db)
+        assert scope not in list_graph_scopes(db) and unknown not in list_graph_scopes(db)
+
+
+def test_graphs_are_those_with_sessions_or_a_version(database: Database, scope: GraphScope) -> None:
+    index(database, GraphIndexer(), scope, make_steps("1a 2b"))
+    with database.transaction(write=True) as db:
+        counted, empty = make_scope(db), make_scope(db)
+        names = {"workspace_id": counted.workspace_id, "mode": counted.mode, "workflow": counted.workflow}
+        db.get_one(WorkflowRow, tuple(names.values())).session_count = 1
+    with database.transaction(write=False) as db:
+        listed = list_graph_scopes(db)
+    assert {scope, counted} <= set(listed) and empty not in listed
+    assert listed == sorted(listed, key=lambda graph: (graph.workspace_id, graph.mode, graph.workflow))
 
 
 def test_a_check_names_what_is_wrong(database: Database, scope: GraphScope, tmp_path: Path) -> None:

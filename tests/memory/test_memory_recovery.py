@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.recovery_anchors import Anchor, find_recovery_anchors
 from tests.support.graph_columns import Way, columns_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recorder.event_types import EVENT_TYPES, is_action, is_raw_event_type, step_type
+from recorder.event_types import EVENT_TYPES, is_action, step_type
 from recorder.memory.steps.action_tokens import text_template_of
 from recorder.memory.steps.screens import FrameScreen, describe_screen
 from recorder.memory.steps.session_steps import Step, session_steps
@@ -258,13 +258,13 @@ def test_texts_of_a_page_are_candidates_beside_a_label_without_them(
 
 def test_an_unknown_type_is_a_step_but_no_action() -> None:
     assert step_type("invoice.approved") == "invoice.approved"
-    assert not is_action("invoice.approved") and not is_raw_event_type("invoice.approved")
+    assert not is_action("invoice.approved")
 
 
 def test_actions_are_what_people_and_agents_do() -> None:
     assert is_action("click") and is_action("tool_call")
     assert not any(is_action(type) for type in ("assert", "llm_call", "key_down", "error"))
-    assert all(name.startswith(("pointer_", "key_")) for name in EVENT_TYPES if is_raw_event_type(name))
+    assert not any(is_action(name) for name in EVENT_TYPES if name.startswith(("pointer_", "key_")))
 
 
 def test_a_session_without_events_has_no_steps() -> None:

@@ -9,6 +9,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
+from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.graph_store import (
     load_graph,
     pack_numbers,
@@ -29,9 +32,10 @@ from recorder.models.memory import (
 from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.storage.deployment import compute_workflow_slot, read_slot_count
+from recorder.storage.deployment import compute_sealing_slot, read_sealing_slot_count
 from recorder.tenant import GraphScope
 from tests.support.graph_sessions import make_row, make_scope, make_steps
+from tests.support.query_plans import noted_statements
 
 USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"
 
@@ -143,8 +147,33 @@ def test_a_pinned_reader_sees_the_session_as_it_was(database: Database, scope: G
         replace_session_outcome(db, row, "error")
         remove_session_from_graph(db, row)
         stored = db.exec(select(SessionPathRow).where(SessionPathRow.session_id == row.id))
-        seen = {(path.version, path.removed_version, path.outcome) for path in stored}
-    assert seen == {(1, 2, "success"), (2, 3, "error")}
+        (path,) = stored.all()
+        assert (path.version, path.removed_version, path.outcome) == (1, 3, "error")
+        columns = GraphColumns().updated(db, scope, 3)
+        selected = {
+            outcome: [select_session_rows(columns, outcome=outcome, version=at).sum() for at in (1, 2, 3)]
+            for outcome in OUTCOMES
+        }
+    assert selected == {"success": [1, 0, 0], "error": [0, 1, 0], "abandoned": [0, 0, 0]}
+
+
+def test_an_outcome_that_changes_often_leaves_one_row_with_its_times(
+    database: Database, scope: GraphScope
+) -> None:
+    (row,) = index_words(database, scope, USUAL)
+    with database.transaction(write=False) as db:
+        columns = read_newest_columns(db, scope)
+    size, steps = columns.nbytes, len(columns.step_ms)
+    for number in range(12):
+        with database.transaction(write=True) as db, noted_statements() as noted:
+            replace_session_outcome(db, row, "error" if number % 2 else "abandoned")
+        assert [text for text, _ in noted if "step_ms" in text] == []
+        with database.transaction(write=False) as db:
+            columns = read_newest_columns(db, scope)
+        assert columns.outcome.tolist() == [OUTCOMES.index("error" if number % 2 else "abandoned")]
+        assert (columns.nbytes, len(columns.step_ms)) == (size, steps)
+    with database.transaction(write=False) as db:
+        assert count(db, SessionPathRow, scope) == 1
 
 
 def test_a_removed_session_leaves_no_count(database: Database, scope: GraphScope) -> None:
@@ -214,6 +243,10 @@ def test_a_batch_that_was_rolled_back_never_was(database: Database, scope: Graph
     assert index(database, indexer, [make_row(scope)], [USUAL]) == {scope: 2}
     with database.transaction(write=False) as db:
         assert (count(db, GraphNodeRow, scope), count(db, SessionPathRow, scope)) == (4, 2)
+    # The steps of the lost session are as new as before.
+    assert index(database, indexer, [make_row(scope)], [OTHER]) == {scope: 3}
+    with database.transaction(write=False) as db:
+        assert (count(db, GraphNodeRow, scope), count(db, GraphTraceRow, scope)) == (6, 2)
 
 
 def test_two_runs_that_take_turns_make_nothing_twice(database: Database, scope: GraphScope) -> None:
@@ -233,6 +266,13 @@ def test_a_session_enters_once(database: Database, scope: GraphScope) -> None:
     assert index(database, GraphIndexer(), [row, make_row(scope)], [USUAL, USUAL]) == {scope: 2}
     with database.transaction(write=False) as db:
         assert count(db, SessionPathRow, scope) == 2
+
+
+def test_each_session_of_a_large_batch_enters_once(database: Database, scope: GraphScope) -> None:
+    indexer, rows = GraphIndexer(), [make_row(scope) for _ in range(501)]
+    words = [USUAL] * len(rows)
+    assert index(database, indexer, rows, words) == {scope: 1}
+    assert index(database, indexer, rows, words) == {}
 
 
 def test_a_session_deleted_while_it_was_prepared_leaves_nothing(
@@ -265,7 +305,7 @@ def test_sessions_sealed_in_a_pause_enter_neither_then_nor_later(
 ) -> None:
     indexer = GraphIndexer()
     with database.transaction(write=True) as db:
-        slot = compute_workflow_slot(scope.workflow, read_slot_count(db))
+        slot = compute_sealing_slot(scope.workflow, read_sealing_slot_count(db))
         counter = SealCounterRow(workspace_id=scope.workspace_id, mode=scope.mode, slot=slot, seal_seq=0)
         db.add(counter)
     for seq, is_on in ((1, None), (2, False), (3, None), (4, True)):

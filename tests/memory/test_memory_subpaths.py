@@ -10,7 +10,7 @@ from sqlmodel import col, select, update
 from recorder.errors import NotFound
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.common_paths import list_paths
-from recorder.memory.queries.sessions_of_path import PathSelection, find_variants_with_subpath, select_path
+from recorder.memory.queries.path_selection import PathSelection, find_variants_with_subpath, select_path
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.session_paths import read_path_ids
 from recorder.models.memory import GraphPathRow

@@ -83,8 +83,8 @@ def test_everything_drawn_lies_inside_the_frame(view: GraphView) -> None:
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_nodes_and_labels_do_not_overlap(view: GraphView) -> None:
-    spots = lay_out_graph(view).spots.values() if view.nodes else ()
-    for first, other in combinations(spots, 2):
+    drawn_nodes = lay_out_graph(view).drawn_nodes.values() if view.nodes else ()
+    for first, other in combinations(drawn_nodes, 2):
         assert not any(box.overlaps(theirs) for box in first.boxes() for theirs in other.boxes()), (
             first,
             other,
@@ -135,9 +135,9 @@ def test_required_nodes_have_an_outline_and_edges_back_in_a_loop_a_colour() -> N
 
 def test_the_common_path_is_a_straight_line_as_wide_as_its_share() -> None:
     layout = lay_out_graph(invoices())
-    spine = [layout.spots[node_id] for node_id in layout.view.spine]
-    assert {spot.y for spot in spine} == {0.0}
-    assert [spot.x for spot in spine] == sorted(spot.x for spot in spine)
+    spine = [layout.drawn_nodes[node_id] for node_id in layout.view.spine]
+    assert {drawn.y for drawn in spine} == {0.0}
+    assert [drawn.x for drawn in spine] == sorted(drawn.x for drawn in spine)
     widths = [
         float(width)
         for label, width in re.findall(
@@ -152,7 +152,7 @@ def test_only_what_most_sessions_support_is_shown_of_a_large_graph_and_it_says_s
     view = wandering(80, 3)
     (caption,) = [text for text in words(draw_graph(view)) if "shown" in text]
     assert f"40 of {len(view.nodes)} nodes shown" in caption
-    assert set(view.spine) <= set(lay_out_graph(view).spots)
+    assert set(view.spine) <= set(lay_out_graph(view).drawn_nodes)
     dropped = view_for([("ab", "success", 9), ("ac", "success", 1)], min_frequency=0.5)
     assert any("2 of 3 nodes shown" in text for text in words(draw_graph(dropped)))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recorder.memory.graph.nodes import GraphScope
-from recorder.memory.queries.columns import read_graph_columns
+from recorder.memory.queries.columns_cache import read_graph_columns
 from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
 from recorder.memory.storage.graph_store import remove_session_from_graph
 from recorder.memory.storage.indexing import GraphIndexer

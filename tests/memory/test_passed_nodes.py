@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
 from tests.support.graph_columns import Way, columns_of

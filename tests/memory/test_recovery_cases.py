@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.recovery_anchors import find_recovery_anchors
 from tests.support.graph_columns import Way, columns_of
 

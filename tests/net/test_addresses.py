@@ -39,7 +39,7 @@ WORDS = ("loopback", "10.1.0.0/16", "192.168.7.9", "fd00:12::/32", "Hooks.Intern
     ],
 )
 def test_an_operator_lists_hosts_addresses_and_networks(host: str, address: str, expected: bool) -> None:
-    assert AllowList.parse(WORDS).lists(host, 443, ip_address(address)) is expected
+    assert AllowList.parse(WORDS).contains(host, 443, ip_address(address)) is expected
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_operator_lists_hosts_addresses_and_networks(host: str, address: str,
     ],
 )
 def test_an_operator_lists_an_address_with_one_port(word: str, host: str, port: int, expected: bool) -> None:
-    assert AllowList.parse((word,)).lists("hooks.example", port, ip_address(host)) is expected
+    assert AllowList.parse((word,)).contains("hooks.example", port, ip_address(host)) is expected
 
 
 @pytest.mark.parametrize(

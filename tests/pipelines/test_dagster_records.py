@@ -21,7 +21,8 @@ from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
-from recorder.governance.erasures import request_erasure, run_erasures
+from recorder.governance.erasure_runs import run_erasures
+from recorder.governance.erasures import request_erasure
 from recorder.models.governance import ErasureCreate
 from recorder.storage.leases import hold_lease
 from recorder.tenant import Tenant
@@ -37,6 +38,7 @@ HOME = Path(__file__).parents[2] / "dagster_home"
 WORD = "canary-7f3a"
 FOREVER_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 PARTITIONS = dg.DynamicPartitionsDefinition(name="names")
+DATASETS = dg.DynamicPartitionsDefinition(name="datasets")
 
 
 @dg.asset(check_specs=[dg.AssetCheckSpec("counts", asset="shown")])
@@ -54,6 +56,12 @@ def shown(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[No
 @dg.asset(partitions_def=PARTITIONS)
 def parted(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
     return dg.MaterializeResult(metadata={"rows": 1, "preview": WORD})
+
+
+@dg.asset
+def talkative(context: dg.AssetExecutionContext) -> None:
+    for number in range(120):
+        context.log.warning(f"line {number} with {WORD}")
 
 
 @dg.asset
@@ -161,6 +169,28 @@ def test_old_runs_go_and_the_newest_materialization_stays_with_its_numbers(
     assert (again.runs, again.stripped_runs) == (0, 0)
 
 
+@dg.asset(name="datasets", partitions_def=DATASETS)
+def dataset(context: dg.AssetExecutionContext) -> dg.MaterializeResult[None]:
+    return dg.MaterializeResult(metadata={"rows": 1})
+
+
+def test_runs_of_removed_partitions_and_of_replaced_versions_go(instance: dg.DagsterInstance) -> None:
+    instance.add_dynamic_partitions("datasets", ["a", "b"])
+    instance.add_dynamic_partitions("names", ["a", "b"])
+    of_a, of_b = run(instance, dataset, "a"), run(instance, dataset, "b")
+    old_of_a, new_of_a = of_a, run(instance, dataset, "a")
+    # Materializations of other assets stay without their partition, and the newest one of each asset.
+    named = run(instance, parted, "a")
+    newest = [run(instance, asset, "b") for asset in (dataset, parted)]
+    instance.delete_dynamic_partition("names", "a")
+    assert instance.has_run(old_of_a)
+    assert remove(instance, remove_before=later(), strip_before=FOREVER_AGO).runs == 2
+    assert set(instance.get_run_ids()) == {new_of_a, named, *newest} and not instance.has_run(of_b)
+    instance.delete_dynamic_partition("datasets", "a")
+    assert remove(instance, remove_before=later(), strip_before=FOREVER_AGO).runs == 1
+    assert set(instance.get_run_ids()) == {named, *newest}
+
+
 def test_after_an_erasure_recent_runs_stay_without_texts(
     instance: dg.DagsterInstance, tmp_path: Path
 ) -> None:
@@ -223,6 +253,13 @@ def test_a_removal_that_is_killed_or_out_of_time_is_continued(
     assert find_word(instance, tmp_path) == []
 
 
+def test_all_of_many_texts_of_a_run_are_removed(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    said = run(instance, talkative)
+    report = remove(instance, remove_before=FOREVER_AGO, strip_before=later())
+    assert (report.runs, report.stripped_runs, instance.get_run_ids()) == (0, 1, [said])
+    assert find_word(instance, tmp_path) == []
+
+
 def test_files_of_runs_that_dagsters_pages_deleted_go(instance: dg.DagsterInstance, tmp_path: Path) -> None:
     first = run(instance, broken)
     instance.delete_run(first)
@@ -278,6 +315,18 @@ def test_the_asset_shows_what_it_removed_after_a_hard_delete(deployment: Deploym
     assert stripped is not None and STRIPPED_TAG in stripped.tags
 
 
+def test_the_asset_deletes_runs_that_ended_30_days_ago(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run(deployment.instance, broken)
+    for days, is_there in ((29, True), (31, False)):
+        at = later() + timedelta(days=days)
+        with monkeypatch.context() as patch:
+            patch.setattr(clock, "now", lambda at=at: at)
+            materialize(deployment)
+        assert deployment.instance.has_run(ended) == is_there
+
+
 def test_an_erasure_ends_once_dagsters_texts_are_gone(deployment: Deployment) -> None:
     runtime, tenant = deployment.runtime, Tenant(deployment.workspace_id, "live")
     quoting = run(deployment.instance, shown)
@@ -301,8 +350,8 @@ def test_an_erasure_ends_once_dagsters_texts_are_gone(deployment: Deployment) ->
             instance=deployment.instance,
             resources={"recorder": deployment.recorder},
         )
-        (event,) = done.asset_materializations_for_node("purged_sessions")
-        return int(str(event.metadata["erasures"].value))
+        materialized = done.asset_materializations_for_node("purged_sessions")
+        return sum(int(str(event.metadata["erasures"].value)) for event in materialized)
 
     with runtime.database.transaction(write=True) as db:
         held = hold_lease(db, dagster_record_job.LEASE, "other", ttl_ms=60_000)

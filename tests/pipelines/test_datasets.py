@@ -10,7 +10,9 @@ import pytest
 
 from pipelines.dataset_checks import check_dataset_against_lake, check_dataset_files, dataset_checks
 from pipelines.dataset_metadata import format_markdown_table
-from pipelines.exports import PARTITIONS, datasets, export_datasets
+from pipelines.dataset_partitions import PARTITIONS
+from pipelines.exports import _describe_datasets_workspaces, datasets, export_datasets
+from pipelines.resources import RecorderResource
 from recorder.access.keys import create_workspace
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from recorder.models.export import ExportRow
@@ -20,6 +22,16 @@ from tests.support.dagster_deployment import Deployment
 def _metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
     (event,) = result.asset_materializations_for_node("datasets")
     return dict(event.metadata)
+
+
+def test_the_description_names_workspaces_once_there_are_some(
+    recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECORDER_DATA_DIR", str(recorder.data_dir))
+    assert _describe_datasets_workspaces() == "`recorder workspaces list` shows the workspaces."
+    with recorder.runtime.database.transaction(write=True) as db:
+        create_workspace(db, "first_one", region="us", secret=recorder.runtime.settings.secret)
+    assert _describe_datasets_workspaces().endswith(r": first\_one.")
 
 
 def test_a_launchpad_run_makes_its_export_and_runs_it(deployment: Deployment) -> None:

@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
-from pipelines.sealing_drain import DrainLoop, choose_drain_pause
+from pipelines.sealing_drain import SealingDrainLoop, choose_sealing_pause
 from recorder.errors import Unavailable
+from recorder.errors.panics import LibraryPanic
 from recorder.runtime import Runtime
-from recorder.sealing import open_sealer
-from tests.support.databases import create_database
+from recorder.sealing import CleanupCounts, Sealer, open_sealer
 from tests.support.factories import picture
+from tests.support.panics import make_panics
 from tests.support.recorded_sessions import open_desk, png_item, session_row
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import open_on_either_engine
+from tests.support.sealing import seal_waiting
 
 QUIET = [f"wsp_01k000000000000000000000{letter}0" for letter in "abcdefgh"]
 PATIENCE_S = 60.0
@@ -24,12 +27,7 @@ PATIENCE_S = 60.0
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
     """A deployment of its own, on either engine."""
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    opened = Runtime.open(make_settings(tmp_path, **chosen))
-    yield opened
-    opened.close()
+    yield from open_on_either_engine(request, tmp_path)
 
 
 class Pauses(threading.Event):
@@ -50,7 +48,7 @@ def drain_run(runtime: Runtime) -> Iterator[Pauses]:
     pauses = Pauses()
     with open_sealer(runtime, "run", stopping=pauses) as sealer:
         assert sealer is not None
-        drain = DrainLoop(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
+        drain = SealingDrainLoop(sealer, idle_seconds=3_600, max_seconds=PATIENCE_S)
 
         def run() -> None:
             for _ in drain.seal_and_report():
@@ -82,14 +80,14 @@ def wait_until_sealed(runtime: Runtime, session_ids: list[str]) -> None:
 
 
 def test_a_search_that_takes_long_is_repeated_less_often_up_to_a_bound() -> None:
-    assert choose_drain_pause(0.001, idle_s=0) == 0.025
-    assert choose_drain_pause(0.02, idle_s=0) == 0.2
-    assert choose_drain_pause(30.0, idle_s=0) == 0.5
+    assert choose_sealing_pause(0.001, idle_s=0) == 0.025
+    assert choose_sealing_pause(0.02, idle_s=0) == 0.2
+    assert choose_sealing_pause(30.0, idle_s=0) == 0.5
 
 
 def test_a_run_that_had_work_searches_again_at_once_also_after_a_long_time_without_a_sealed_batch() -> None:
-    assert choose_drain_pause(0.0, idle_s=3_600) == 0.025
-    assert choose_drain_pause(0.001, idle_s=3_600) == 0.5
+    assert choose_sealing_pause(0.0, idle_s=3_600) == 0.025
+    assert choose_sealing_pause(0.001, idle_s=3_600) == 0.5
 
 
 def test_a_pass_that_worked_without_sealing_counts_as_no_search(runtime: Runtime) -> None:
@@ -100,8 +98,7 @@ def test_a_pass_that_worked_without_sealing_counts_as_no_search(runtime: Runtime
             runtime.blobs.delete(key)
         assert sealer.seal_batch() is not None  # a batch of no session
         assert sealer.search_s == 0
-        while sealer.seal_batch() is not None:
-            pass
+        seal_waiting(sealer)
         assert sealer.search_s > 0
     assert session_row(runtime, session_id).seal_error_code == "content_missing"
 
@@ -119,6 +116,63 @@ def test_one_unreadable_object_costs_its_session_alone(runtime: Runtime) -> None
             wait_until_sealed(runtime, [record(runtime, workspace_id)])
     assert session_row(runtime, bad).seal_error_code == "content_unreadable"
     assert max(pauses.seconds) <= 0.5
+
+
+def test_a_sweep_that_was_cut_is_continued_at_once(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = [CleanupCounts(is_sweep_cut=True)] * 3 + [CleanupCounts()] * 100
+    begun: list[Sealer] = []
+
+    def maintain(sealer: Sealer) -> CleanupCounts:
+        begun.append(sealer)
+        return counts[len(begun) - 1]
+
+    monkeypatch.setattr(Sealer, "maintain", maintain)
+    with drain_run(runtime):
+        never = threading.Event()
+        for _ in range(int(PATIENCE_S / 0.02)):
+            if len(begun) == 4:
+                break
+            never.wait(0.02)
+        never.wait(0.5)
+    assert len(begun) == 4
+
+
+def test_an_error_of_the_maintenance_does_not_end_the_run(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = threading.Event()
+
+    def maintain(sealer: Sealer) -> CleanupCounts:
+        begun.set()
+        raise LibraryPanic("a cut-off file")
+
+    monkeypatch.setattr(Sealer, "maintain", maintain)
+    with open_sealer(runtime, "run") as sealer:
+        assert sealer is not None
+        # The maintenance begins after a second without work.
+        drain = SealingDrainLoop(sealer, idle_seconds=3_600, max_seconds=3)
+        for _ in drain.seal_and_report():
+            pass
+    assert begun.is_set() and drain.ending == "time is up"
+
+
+@pytest.mark.parametrize("panic", make_panics())
+def test_workspaces_are_sealed_beside_one_over_whose_table_a_library_panics(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, panic: BaseException
+) -> None:
+    commit, panicked = DeltaTable.create_write_transaction, threading.Event()
+
+    def fail_for_one(table: DeltaTable, *args: Any, **options: Any) -> None:
+        if QUIET[0] in table.table_uri:
+            panicked.set()
+            raise panic
+        commit(table, *args, **options)
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", fail_for_one)
+    record(runtime, QUIET[0])
+    with drain_run(runtime):
+        assert panicked.wait(PATIENCE_S)
+        wait_until_sealed(runtime, [record(runtime, QUIET[1])])
 
 
 def test_quiet_workspaces_are_sealed_beside_a_lane_whose_store_fails(

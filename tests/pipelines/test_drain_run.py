@@ -12,10 +12,10 @@ import pytest
 from sqlmodel import col, select, update
 
 from pipelines.resources import RecorderResource
-from pipelines.sealing import DrainConfig, arrivals, sealing
+from pipelines.sealing import SealingDrainConfig, arrivals, sealing
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
-from recorder.sealing import is_sealing, open_sealer
+from recorder.sealing import list_sealing_runs, open_sealer
 from recorder.tenant import Tenant
 from tests.support.recorded_sessions import WORKSPACE
 from tests.support.waiting_sessions import EVENTS_PER_SESSION, stop_sessions
@@ -25,7 +25,7 @@ def drain(
     recorder: RecorderResource, *, idle_seconds: float = 0.2, picture_seconds: float = 60
 ) -> dg.ExecuteInProcessResult:
     """One drain run that ends soon."""
-    chosen = DrainConfig(idle_seconds=idle_seconds, max_seconds=60, picture_seconds=picture_seconds)
+    chosen = SealingDrainConfig(idle_seconds=idle_seconds, max_seconds=60, picture_seconds=picture_seconds)
     config = dg.RunConfig(ops={"seal": chosen})
     return dg.materialize([sealing], resources={"recorder": recorder}, run_config=config)
 
@@ -88,7 +88,7 @@ def test_a_graph_that_changed_soon_after_a_picture_is_drawn_although_no_session_
 def test_a_run_registers_the_partitions_of_the_workflows_that_it_seals(recorder: RecorderResource) -> None:
     stop_sessions(recorder.runtime, 1)
     with dg.DagsterInstance.ephemeral() as instance:
-        config = dg.RunConfig(ops={"seal": DrainConfig(idle_seconds=0.2, max_seconds=30)})
+        config = dg.RunConfig(ops={"seal": SealingDrainConfig(idle_seconds=0.2, max_seconds=30)})
         dg.materialize([sealing], resources={"recorder": recorder}, run_config=config, instance=instance)
         (key,) = instance.get_dynamic_partitions("workflows")
     assert key.split()[0] == WORKSPACE
@@ -126,7 +126,7 @@ def test_a_run_without_a_place_leaves_the_work_to_the_others(recorder: RecorderR
 def test_the_lease_is_free_after_a_run(recorder: RecorderResource) -> None:
     drain(recorder)
     with recorder.runtime.database.transaction(write=False) as db:
-        assert not is_sealing(db)
+        assert not list_sealing_runs(db)
 
 
 def test_a_run_whose_place_was_taken_ends(

@@ -9,13 +9,14 @@ import pytest
 from pipelines import drift
 from pipelines.drift import drift_alarms, hourly_drift
 from pipelines.resources import RecorderResource
-from pipelines.workflow_partitions import partition_key
+from pipelines.workflow_partitions import partition_key, register_workflow_partitions
 from recorder.memory.drift.monitor import DriftCheck, check_drift
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.dagster_deployment import split_by_partition
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
+from tests.support.graph_sessions import add_workflow
 
 
 @pytest.fixture
@@ -61,8 +62,20 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
     assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["reported"]
     assert f"`{NEW_NODE}`: 11 of the last" in shown["reported"]
+    few = f"- **refunds** ({story.scope.workspace_id} test) Not judged: fewer than 100 sessions."
+    assert shown["reported"].splitlines()[-1] == few
     gone, *_ = [row for row in shown["watched"].splitlines() if row.startswith("| checkout")]
     assert gone.endswith(f"| 50.0% | {2 * NEEDED} | {NEEDED} |")
+
+
+def test_only_judged_graphs_are_said_to_be_unchanged(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    story.add("ab")
+    name = f"**checkout** ({story.scope.workspace_id} live)"
+    assert run(instance, recorder)["reported"] == f"- {name} Not judged: fewer than 100 sessions."
+    story.add(BASELINE)
+    assert run(instance, recorder)["reported"].strip() == "Nothing changed."
 
 
 def test_what_a_run_tells_is_told_once(
@@ -144,3 +157,31 @@ def test_an_hour_without_sessions_starts_no_run(
     assert isinstance(tick(instance, recorder), dg.RunRequest)
     run(instance, recorder)
     assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+def test_partitions_are_registered_in_parts_and_once(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scopes = [GraphScope(Tenant("wsp_1", "live"), f"flow_{number}") for number in range(1_201)]
+    sizes, add = [], instance.add_dynamic_partitions
+
+    def note(name: str, keys: Any) -> None:
+        sizes.append(len(keys))
+        add(name, keys)
+
+    monkeypatch.setattr(instance, "add_dynamic_partitions", note)
+    for _ in range(2):
+        register_workflow_partitions(instance, scopes)
+    assert sizes == [500, 500, 201] * 2
+    assert set(instance.get_dynamic_partitions("workflows")) == set(map(partition_key, scopes))
+
+
+def test_workflows_without_sessions_have_no_partition(
+    instance: dg.DagsterInstance, recorder: RecorderResource, story: Story
+) -> None:
+    story.add("ab")
+    with story.database.transaction(write=True) as db:
+        for number in range(3):
+            add_workflow(db, GraphScope(story.scope.tenant, f"empty_{number}"))
+    assert run(instance, recorder)["workflows"] == 1
+    assert instance.get_dynamic_partitions("workflows") == [partition_key(story.scope)]

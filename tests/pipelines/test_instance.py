@@ -1,5 +1,7 @@
 """The Dagster instance of `dagster_home/dagster.yaml`: where it writes, what it keeps, what it limits."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,37 @@ def test_it_writes_below_its_folder_only(instance: dg.DagsterInstance, tmp_path:
 def test_it_tells_nobody_about_itself(instance: dg.DagsterInstance) -> None:
     assert not instance.telemetry_enabled
     assert not instance.nux_enabled
+
+
+_READ_SYNCS = """
+import dagster as dg
+from dagster._core.storage.runs.sqlite import sqlite_run_storage
+from dagster._core.storage.schedules.sqlite import SqliteScheduleStorage, sqlite_schedule_storage
+from sqlalchemy import text
+from pipelines.daemon import reduce_daemon_sqlite_work
+
+# What it replaces is there.
+assert callable(SqliteScheduleStorage._has_instigators_table)
+assert all(callable(each.create_engine) for each in (sqlite_run_storage, sqlite_schedule_storage))
+reduce_daemon_sqlite_work()
+with dg.DagsterInstance.get() as instance:
+    assert instance.all_instigator_state() == []
+    for storage in (instance.schedule_storage, instance.run_storage):
+        with storage.connect() as first:
+            print(first.scalar(text("PRAGMA synchronous")), first.scalar(text("PRAGMA journal_mode")))
+        with storage.connect() as second:
+            assert second.engine is first.engine
+"""
+
+
+def test_the_daemon_syncs_runs_but_no_ticks_and_keeps_its_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(HOME))
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path))
+    command = [sys.executable, "-c", _READ_SYNCS]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.stdout.split(), result.returncode) == (["1", "wal", "2", "wal"], 0), result.stderr
 
 
 def test_runs_of_each_kind_are_limited(instance: dg.DagsterInstance) -> None:

@@ -15,6 +15,7 @@ from recorder.cli import app
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from tests.support.recorded_sessions import WORKSPACE, open_desk
+from tests.support.sealing import seal_waiting
 
 
 def seal_sessions(runtime: Runtime, count: int) -> None:
@@ -24,8 +25,7 @@ def seal_sessions(runtime: Runtime, count: int) -> None:
     with open_desk(runtime) as desk:
         for _ in range(count):
             desk.record()
-            while sealer.seal_batch() is not None:
-                continue
+            seal_waiting(sealer)
     sealer.release()
 
 

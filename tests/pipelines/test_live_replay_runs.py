@@ -1,5 +1,7 @@
 """Runs of live replays: which ones the sensor asks for, and what a run leaves. Decision 0045."""
 
+from datetime import timedelta
+
 import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
@@ -71,6 +73,23 @@ def test_the_sensor_asks_for_one_run_each_and_half_of_the_places_for_a_workspace
     assert asked_for(deployment) == [replays[0], replays[2]]
 
 
+def test_runs_whose_processes_are_gone_keep_no_places(
+    deployment: Deployment, replays: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [make_new_run_id() for _ in range(2)]
+    for run_id in lost:
+        tags = {REPLAY_TAG: new_timed_id("rpl")[0]}
+        status = dg.DagsterRunStatus.STARTED
+        run = dg.DagsterRun(job_name="replay_live", run_id=run_id, status=status, tags=tags)
+        deployment.instance.add_run(run)
+    assert asked_for(deployment) == []
+    later = clock.now() + timedelta(minutes=1)
+    monkeypatch.setattr(clock, "now", lambda: later)
+    assert asked_for(deployment) == [replays[0], replays[2]]
+    runs = [deployment.instance.get_run_by_id(run_id) for run_id in lost]
+    assert [run and run.status for run in runs] == [dg.DagsterRunStatus.FAILURE] * 2
+
+
 def test_workspaces_take_turns_and_the_failed_runs_of_one_hold_up_no_other(
     deployment: Deployment, replays: list[str]
 ) -> None:
@@ -116,7 +135,7 @@ def test_a_run_does_its_replay_unless_it_was_claimed(deployment: Deployment, rep
         )
 
     with deployment.runtime.database.transaction(write=True) as db:
-        assert claim_live_replay(db, "worker", replay_id=replays[1]) is not None
+        assert claim_live_replay(db, "worker", [replays[1]]) is not None
     assert run(replays[1]).success
     assert run(replays[0]).success
     with deployment.runtime.database.transaction(write=False) as db:

@@ -5,19 +5,23 @@ from collections.abc import Iterator
 import dagster as dg
 import pytest
 
+from pipelines import memory
 from pipelines.memory import graph_checks, rebuilt_memory_graphs
 from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
+from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.storage.consistency import find_missing_sessions
 from recorder.memory.storage.indexing import GraphIndexer
+from recorder.memory.storage.rebuilds import RebuildReport, rebuild_graph
 from recorder.memory.storage.versions import set_memory_graph
 from recorder.models.workflow import WorkflowRow
-from recorder.runtime import Runtime
 from recorder.sealing import Sealer
+from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.dagster_deployment import split_by_partition
 from tests.support.recorded_sessions import WORKSPACE, Desk, execute, open_desk, session_row
+from tests.support.sealing import seal_all
 
 SCOPE = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
 
@@ -38,19 +42,12 @@ def record(desk: Desk, *pages: str, workflow: str = "checkout", tags: tuple[str,
     return desk.record(events=events, tags=tags, workflow=workflow)
 
 
-def seal_all(runtime: Runtime) -> None:
-    """Seal what has stopped."""
-    sealer = Sealer(runtime, owner="test")
-    assert sealer.take()
-    while sealer.seal_batch():
-        pass
-    sealer.release()
-
-
 def rebuild(
     recorder: RecorderResource,
     instance: dg.DagsterInstance,
     partition_key: str | None = None,
+    *,
+    raise_on_error: bool = True,
     **config: object,
 ) -> dg.ExecuteInProcessResult:
     """Materialize the asset."""
@@ -61,6 +58,7 @@ def rebuild(
         run_config={"ops": {"rebuilt_memory_graphs": {"config": config}}},
         selection=[rebuilt_memory_graphs],
         partition_key=partition_key,
+        raise_on_error=raise_on_error,
     )
 
 
@@ -105,6 +103,37 @@ def test_only_the_workflow_of_the_partition_is_rebuilt(recorder: RecorderResourc
         assert len(instance.get_dynamic_partitions("workflows")) == 2
     (made,) = result.asset_materializations_for_node("rebuilt_memory_graphs")
     assert [row.data["workflow"] for row in made.metadata["rebuilt"].records] == ["returns"]
+
+
+def test_a_graph_that_fails_stops_no_other_and_the_run_names_it(
+    recorder: RecorderResource, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(desk, "cart")
+    record(desk, "list", workflow="returns")
+    seal_all(recorder.runtime)
+
+    def fail_one(database: Database, scope: GraphScope, kind: RebuildKind) -> RebuildReport | None:
+        if scope == SCOPE:
+            raise IndexError("of a column")
+        return rebuild_graph(database, scope, kind)
+
+    monkeypatch.setattr(memory, "rebuild_graph", fail_one)
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = rebuild(recorder, instance, raise_on_error=False)
+        messages = [
+            record.event_log_entry.user_message
+            for record in instance.get_records_for_run(result.run_id).records
+        ]
+    assert not result.success
+    [event] = [event for event in result.all_events if event.event_type_value == "STEP_FAILURE"]
+    failure = event.step_failure_data.user_failure_data
+    assert failure is not None
+    name = f"{WORKSPACE} live checkout"
+    assert failure.description == f"1 of 2 graphs could not be rebuilt: {name}"
+    rebuilt = failure.metadata["rebuilt"]
+    assert isinstance(rebuilt, dg.TableMetadataValue)
+    assert [row.data["workflow"] for row in rebuilt.records] == ["returns"]
+    assert any(name in message and "IndexError: of a column" in message for message in messages)
 
 
 def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(

@@ -7,8 +7,11 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
+from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.dataset_metadata import LoggedProgress
-from pipelines.exports import DATASET_TAG, EXPORT_TAG, PARTITIONS, REQUEST_TAG
+from pipelines.dataset_partitions import PARTITIONS
+from pipelines.exports import DATASET_TAG, REQUEST_TAG
+from recorder import clock
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
 from recorder.exports.requests.recipes import add_recipe, read_recipe_request
@@ -80,12 +83,25 @@ def test_a_run_that_just_ended_is_not_repeated_at_once(deployment: Deployment) -
     assert deployment.tick() == []
 
 
+def test_the_key_of_the_next_run_is_new_after_a_run_was_deleted(deployment: Deployment) -> None:
+    row = deployment.queue()
+    runs = [
+        deployment.add_run(row, dg.DagsterRunStatus.FAILURE, {"dagster/run_key": f"{row.id}:{number}"})
+        for number in range(3)
+    ]
+    deployment.instance.delete_run(runs[0].run_id)
+    deployment.recorder = deployment.recorder.model_copy(update={"export_pause_s": -1.0})
+    (request,) = deployment.tick()
+    assert request.run_key == f"{row.id}:3"
+
+
 def test_a_run_that_lost_its_process_is_marked_and_followed(
-    deployment: Deployment,
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = deployment.queue()
     deployment.add_run(row, dg.DagsterRunStatus.STARTED)
-    deployment.recorder = deployment.recorder.model_copy(update={"export_pause_s": -1.0})
+    later = clock.now() + timedelta(seconds=30)
+    monkeypatch.setattr(clock, "now", lambda: later)
     assert len(deployment.tick()) == 1
     (record,) = deployment.instance.get_run_records(dg.RunsFilter(tags={EXPORT_TAG: row.id}))
     assert record.dagster_run.status == dg.DagsterRunStatus.FAILURE

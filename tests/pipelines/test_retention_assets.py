@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from sqlmodel import select
 
 from pipelines import retention as pipeline
 from pipelines.resources import RecorderResource
@@ -19,7 +20,7 @@ from recorder.governance import table_rewrites
 from recorder.governance.erasures import request_erasure
 from recorder.governance.purging.purge_runs import PURGE_LEASE
 from recorder.ids import first_id_at
-from recorder.models.governance import ErasureCreate, ErasureRow
+from recorder.models.governance import ErasureCreate, ErasureRow, PurgeRow
 from recorder.storage.leases import hold_lease
 from recorder.tenant import Tenant
 from tests.support.dagster_deployment import Deployment
@@ -35,9 +36,15 @@ def impatience(deployment: Deployment) -> None:
 
 
 def materialize(deployment: Deployment, asset: dg.AssetsDefinition) -> dict[str, Any]:
-    """Materialize one asset; return its metadata as plain values."""
+    """Materialize one asset; return the metadata of its materialization or observation as plain values."""
     done = dg.materialize([asset], instance=deployment.instance, resources={"recorder": deployment.recorder})
-    (event,) = done.asset_materializations_for_node(asset.op.name)
+    events = [*done.asset_materializations_for_node(asset.op.name), *done.get_asset_observation_events()]
+    (event,) = (
+        event
+        if isinstance(event, dg.AssetMaterialization)
+        else event.asset_observation_data.asset_observation
+        for event in events
+    )
     return {name: value.value for name, value in event.metadata.items()}
 
 
@@ -51,6 +58,15 @@ def add_old_session(deployment: Deployment, *, days: int, frames: int = 0) -> st
         session_id=first_id_at("ses", sealed_at),
     )
     return seal(deployment.runtime, [recording], workspace_id=deployment.workspace_id)[0]
+
+
+def request_erasure_of_ada(deployment: Deployment) -> str:
+    """Request the erasure of a person; return its id."""
+    runtime, tenant = deployment.runtime, Tenant(deployment.workspace_id, "live")
+    request, origin = ErasureCreate(subject="ada", scope="all"), Origin.operator(tenant.workspace_id)
+    with runtime.database.transaction(write=True) as db:
+        caller = Caller(tenant, "key_x")
+        return request_erasure(db, runtime.settings.secret, caller, origin, request).id
 
 
 def test_expired_sessions_are_hidden_and_then_purged(deployment: Deployment) -> None:
@@ -90,6 +106,17 @@ def test_a_materialization_of_purges_shows_counts_by_cause(deployment: Deploymen
     }
 
 
+def test_a_run_without_an_ended_purge_keeps_the_figures_of_the_last_one(deployment: Deployment) -> None:
+    hide_for_purge(deployment.runtime, session_id := add_old_session(deployment, days=1))
+    while purge_row(deployment.runtime, session_id).step != "done":
+        make_due(deployment.runtime)
+        materialize(deployment, pipeline.purged_sessions)
+    assert materialize(deployment, pipeline.purged_sessions)["sessions"] == 0
+    event = deployment.instance.get_latest_materialization_event(pipeline.purged_sessions.key)
+    assert event is not None and event.asset_materialization is not None
+    assert event.asset_materialization.metadata["sessions"].value == 1
+
+
 def test_a_run_beside_another_one_shows_nothing(deployment: Deployment) -> None:
     for lease, asset, name in (
         ("retention", pipeline.expired_records, "rows"),
@@ -112,18 +139,9 @@ def test_a_failure_is_shown_with_its_workspace(deployment: Deployment, tmp_path:
 
 
 def test_an_erasure_that_fails_fails_the_run_after_the_purges(deployment: Deployment) -> None:
-    runtime, tenant = deployment.runtime, Tenant(deployment.workspace_id, "live")
+    runtime, erasure_id = deployment.runtime, request_erasure_of_ada(deployment)
     with runtime.database.transaction(write=True) as db:
-        request = ErasureCreate(subject="ada", scope="all")
-        erasure = request_erasure(
-            db,
-            runtime.settings.secret,
-            Caller(tenant, "key_x"),
-            Origin.operator(tenant.workspace_id),
-            request,
-        )
-    with runtime.database.transaction(write=True) as db:
-        row = db.get_one(ErasureRow, erasure.id)
+        row = db.get_one(ErasureRow, erasure_id)
         row.subject = bytes(len(row.subject))
         db.add(row)
     session_id = add_old_session(deployment, days=1)
@@ -147,12 +165,35 @@ def test_the_sensor_starts_a_run_while_a_step_is_due(deployment: Deployment) -> 
     assert pipeline.read_purge_sensor_state(deployment.runtime) == "a run is at work"
 
 
+def test_the_sensor_starts_no_run_for_a_step_that_is_due_later(deployment: Deployment) -> None:
+    session_id = add_old_session(deployment, days=1)
+    hide_for_purge(deployment.runtime, session_id)
+    with deployment.runtime.database.transaction(write=True) as db:
+        row = db.exec(select(PurgeRow).where(PurgeRow.session_id == session_id)).one()
+        row.due_at = clock.now() + timedelta(minutes=5)
+        db.add(row)
+    assert pipeline.read_purge_sensor_state(deployment.runtime) == "no step is due"
+
+
+def test_the_sensor_starts_a_run_while_an_erasure_waits(deployment: Deployment) -> None:
+    request_erasure_of_ada(deployment)
+    assert pipeline.read_purge_sensor_state(deployment.runtime) == "a step is due"
+
+
+def test_tables_are_rewritten_only_in_the_quiet_hour(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, noon = deployment.runtime, clock.now().replace(hour=12)
+    monkeypatch.setattr("recorder.clock.now", lambda: noon)
+    for hour in range(24):
+        runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=hour))
+        expected = "no erasure waits" if hour == 12 else f"the quiet hour is {hour:02} UTC"
+        assert pipeline.read_rewrite_sensor_state(runtime) == expected
+
+
 def test_tables_are_rewritten_in_the_quiet_hour_while_an_erasure_waits(deployment: Deployment) -> None:
     hour, tenant = clock.now().hour, Tenant(deployment.workspace_id, "live")
-    runtime = replace(
-        deployment.runtime, settings=replace(deployment.runtime.settings, quiet_hour=(hour + 12) % 24)
-    )
-    assert pipeline.read_rewrite_sensor_state(runtime) == f"the quiet hour is {(hour + 12) % 24:02} UTC"
+    runtime = deployment.runtime
     runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=hour))
     assert pipeline.read_rewrite_sensor_state(runtime) == "no erasure waits"
     now = clock.now()

@@ -13,7 +13,8 @@ import dagster as dg
 import pytest
 
 from pipelines.dataset_metadata import LoggedProgress
-from pipelines.exports import PARTITIONS, take_up_exports
+from pipelines.dataset_partitions import PARTITIONS
+from pipelines.export_queue import take_up_exports
 from pipelines.small_export_run import (
     FinishedSmallExport,
     SmallExportLoop,
@@ -22,14 +23,14 @@ from pipelines.small_export_run import (
     write_small_exports,
 )
 from recorder import clock
-from recorder.access.keys import create_workspace
 from recorder.exports.executor import InProcess
 from recorder.exports.runner import small_exports as small_export_claims
 from recorder.exports.runner.export_lease import claim_export
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.run import run_export
+from recorder.ids import new_id
 from recorder.models.export import ExportRow
-from tests.support.dagster_deployment import Deployment
+from tests.support.dagster_deployment import Deployment, another_workspace
 from tests.support.sealed_sessions import Recording, seal
 
 OWNER = "run"
@@ -45,15 +46,6 @@ def row_of(deployment: Deployment, export_id: str) -> ExportRow:
     """The row of an export as it is now."""
     with deployment.runtime.database.transaction(write=False) as db:
         return db.get_one(ExportRow, export_id)
-
-
-def another_workspace(deployment: Deployment, name: str) -> Deployment:
-    """The same deployment, as a second workspace sees it."""
-    runtime = deployment.runtime
-    with runtime.database.transaction(write=True) as db:
-        key = create_workspace(db, name, region="us", secret=runtime.settings.secret, tier="unlimited")
-    seal(runtime, [Recording()], workspace_id=key.workspace_id)
-    return Deployment(deployment.recorder, runtime, key.workspace_id, deployment.instance)
 
 
 @pytest.fixture
@@ -177,6 +169,27 @@ def test_stores_of_others_never_take_all_slots(deployment: Deployment) -> None:
     while (export_id := claim(deployment, at_work, {})) is not None:
         at_work.append(row_of(deployment, export_id))
     assert {row.id for row in at_work} == {rows[0].id, rows[1].id, hosted.id}
+
+
+@pytest.mark.parametrize("destination", ["s3", "signed_url"])
+def test_many_that_may_not_be_claimed_now_hide_no_others(deployment: Deployment, destination: str) -> None:
+    runtime, others = deployment.runtime, 60
+    first = deployment.queue()
+    with runtime.database.transaction(write=True) as db:
+        values = db.get_one(ExportRow, first.id).model_dump()
+        values |= {"destination": {"kind": destination}, "workspace_id": "wsp_other"}
+        # With `s3` each is of a workspace of its own; else all are of one workspace.
+        ids = [new_id("exp") for _ in range(others)]
+        rows = [ExportRow(**values | {"id": export_id}) for export_id in ids]
+        if destination == "s3":
+            for number, row in enumerate(rows):
+                row.workspace_id = f"wsp_{number}"
+        db.add_all(rows)
+        db.delete(db.get_one(ExportRow, first.id))
+    at_work = [row_of(deployment, ids[0]), row_of(deployment, ids[1])]
+    assert claim(deployment, at_work, {}) is None
+    hosted = deployment.queue()
+    assert claim(deployment, at_work, {}) == hosted.id
 
 
 def test_what_another_run_works_on_or_tried_is_not_claimed(deployment: Deployment) -> None:

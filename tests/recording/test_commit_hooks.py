@@ -11,8 +11,8 @@ from recorder.errors import RecorderError
 from recorder.models.session import SessionCreate, SessionRow, TagCreate
 from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.ingest import IngestBatch, IngestWriter
+from recorder.recording.session_stops import stop_session
 from recorder.recording.sessions import create_session, delete_session
-from recorder.recording.stops import stop_session
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant

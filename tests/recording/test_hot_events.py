@@ -13,7 +13,7 @@ from sqlmodel import col, select
 from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import stored_events
-from recorder.recording.stops import stop_session
+from recorder.recording.session_stops import stop_session
 from recorder.recording.stored_events import EventRecord, decode_stored_event_batch, read_stored_events
 from recorder.runtime import Runtime
 from tests.support.recorded_sessions import Desk, open_desk, session_row

@@ -22,6 +22,7 @@ from recorder.tenant import Tenant
 from tests.support.factories import event as item
 from tests.support.factories import frame
 from tests.support.recorded_sessions import WORKSPACE, Desk, delete, execute, open_desk
+from tests.support.sealing import seal_waiting
 
 
 @pytest.fixture
@@ -61,8 +62,7 @@ def seal(runtime: Runtime, *, swept: bool = False) -> None:
     sealer = Sealer(runtime, owner="test")
     assert sealer.take()
     try:
-        while sealer.seal_batch() is not None:
-            continue
+        seal_waiting(sealer)
         if swept:
             execute(runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE status = 'sealed'")
             sealer.maintain()

@@ -1,5 +1,6 @@
 """Places for tasks that take long: shared between workspaces, and bounded for each."""
 
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 
@@ -60,6 +61,22 @@ def test_one_workspace_has_half_of_the_places_while_others_wait() -> None:
     assert computation.running == ["b1", "c1"] and computation.tasks.list_ids() == ["b1", "c1", "a3"]
     computation.advance("b1", "c1")
     assert computation.advance("a3") == ["A3"] and not computation.tasks
+
+
+def test_a_workspace_that_used_less_has_no_second_place_while_another_one_waits() -> None:
+    computation = Computation(places=2)
+    for row_id in ("b1", "b2"):
+        computation.tasks.add(Session(row_id))
+    computation.advance()
+    time.sleep(0.01)
+    computation.advance("b1")
+    for row_id in ("a1", "a2", "b3"):
+        computation.tasks.add(Session(row_id))
+    computation.advance()
+    assert computation.running == ["b2", "a1"]
+    computation.advance("b2")
+    computation.advance()
+    assert computation.running == ["a1", "b3"]
 
 
 def test_a_workspace_with_many_waiting_tasks_gets_no_further_one() -> None:

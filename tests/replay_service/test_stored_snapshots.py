@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.replay_service.recordings.stored_snapshots import SnapshotPlace, StoredSnapshots
+from recorder.replay_service.recordings.stored_snapshots import SnapshotLocation, StoredSnapshots
 from recorder.storage.blobs import Blobs
 
 
@@ -13,12 +13,12 @@ def test_near_snapshots_are_read_together_and_far_ones_alone(tmp_path: Path) -> 
     blobs.put("near", b"..firstsecond..")
     blobs.put("far", b"first" + bytes(1_000_000) + b"last")
     places = [
-        SnapshotPlace("near", 2, 5),
-        SnapshotPlace("near", 7, 6),
-        SnapshotPlace("far", 0, 5),
-        SnapshotPlace("far", 1_000_005, 4),
-        SnapshotPlace("near", 7, None),
-        SnapshotPlace("gone", 0, 1),
+        SnapshotLocation("near", 2, 5),
+        SnapshotLocation("near", 7, 6),
+        SnapshotLocation("far", 0, 5),
+        SnapshotLocation("far", 1_000_005, 4),
+        SnapshotLocation("near", 7, None),
+        SnapshotLocation("gone", 0, 1),
     ]
     snapshots = StoredSnapshots(blobs, places)
     with pytest.raises(KeyError):

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recorder.replays.drops import read_drop_target
+from recorder.replays.drop_targets import read_drop_target
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from recorder.replays.dry_replay import MOST_STEPS, compute_replayability, replay_dry
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import RecordedSession
 from recorder.replays.replay_comparisons import ComparedGraph
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
 from recorder.replays.replay_results import Decision, DryResult
 from tests.support.dom_snapshots import snapshot

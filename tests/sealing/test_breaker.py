@@ -11,11 +11,10 @@ import pytest
 from recorder import clock
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.runtime import Runtime
-from recorder.sealing import breaker, open_sealer
+from recorder.sealing import breaker
 from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.sealing.set_aside import list_sessions_set_aside
 from recorder.service_state import list_warnings, read_service_state
-from tests.support.databases import create_database
 from tests.support.recorded_sessions import (
     WORKSPACE,
     assert_sealed_exactly_once,
@@ -23,7 +22,8 @@ from tests.support.recorded_sessions import (
     open_desk,
     session_row,
 )
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import open_on_either_engine
+from tests.support.sealing import seal_all
 
 OTHER = "wsp_01k0000000000000000000000b"
 THIRD = "wsp_01k0000000000000000000000c"
@@ -34,12 +34,7 @@ NO_WAIT = SealingTimes(store_retry_after=timedelta(0), batch_retry_after=timedel
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
     """A deployment of its own, on either engine."""
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    opened = Runtime.open(make_settings(tmp_path, **chosen))
-    yield opened
-    opened.close()
+    yield from open_on_either_engine(request, tmp_path)
 
 
 def record(runtime: Runtime, count: int = 1, *, workspace_id: str = WORKSPACE) -> list[str]:
@@ -48,14 +43,9 @@ def record(runtime: Runtime, count: int = 1, *, workspace_id: str = WORKSPACE) -
         return [desk.record() for _ in range(count)]
 
 
-def seal_all(runtime: Runtime) -> int:
+def seal_and_count(runtime: Runtime) -> int:
     """Seal until no lane may be taken; return the number of sealed sessions."""
-    sealed = 0
-    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
-        assert sealer is not None
-        while (batch := sealer.seal_batch()) is not None:
-            sealed += batch.sessions
-    return sealed
+    return sum(batch.sessions for batch in seal_all(runtime, times=NO_WAIT))
 
 
 @contextmanager
@@ -96,12 +86,12 @@ def test_a_defect_sets_no_session_of_one_workspace_aside(
 ) -> None:
     ids = record(runtime, 6)
     with defect(monkeypatch):
-        assert seal_all(runtime) == 0
+        assert seal_and_count(runtime) == 0
         assert set_aside(runtime) == set()
         assert "sealing_fails" in warnings(runtime)
     assert {session_row(runtime, session_id).seal_failures >= 3 for session_id in ids} == {True}
     end_pause(runtime)
-    assert seal_all(runtime) == 6
+    assert seal_and_count(runtime) == 6
     assert "sealing_fails" not in warnings(runtime)
     assert_sealed_exactly_once(runtime, ids)
 
@@ -114,11 +104,11 @@ def test_a_defect_sets_no_session_of_two_workspaces_aside(
     now_ms = clock.now_ms()
     monkeypatch.setattr(clock, "now_ms", lambda: now_ms)
     with defect(monkeypatch) as sizes:
-        seal_all(runtime)
+        seal_and_count(runtime)
         # The second failure opens the breaker: neither session is tried three times.
         assert len(sizes) <= 3
         end_pause(runtime)
-        seal_all(runtime)
+        seal_and_count(runtime)
     assert set_aside(runtime) == set()
 
 
@@ -127,13 +117,13 @@ def test_sessions_that_were_set_aside_before_the_breaker_opened_wait_again(
 ) -> None:
     with defect(monkeypatch):
         ids = record(runtime)
-        seal_all(runtime)
+        seal_and_count(runtime)
         assert set_aside(runtime) == set(ids)
         ids += record(runtime, 2)
-        seal_all(runtime)
+        seal_and_count(runtime)
         assert set_aside(runtime) == set()
     end_pause(runtime)
-    assert seal_all(runtime) == 3
+    assert seal_and_count(runtime) == 3
 
 
 def test_a_lane_that_can_seal_does_so_and_closes_the_breaker(
@@ -141,13 +131,13 @@ def test_a_lane_that_can_seal_does_so_and_closes_the_breaker(
 ) -> None:
     bad = [*record(runtime, 3), *record(runtime, workspace_id=OTHER)]
     with defect(monkeypatch, bad):
-        seal_all(runtime)
+        seal_and_count(runtime)
         assert "sealing_fails" in warnings(runtime)
         healthy = record(runtime, workspace_id=THIRD)
-        assert seal_all(runtime) == 1
+        assert seal_and_count(runtime) == 1
         # The same lane as the bad ones.
         more = record(runtime, 2)
-        assert seal_all(runtime) == 2
+        assert seal_and_count(runtime) == 2
     assert set_aside(runtime) <= set(bad)
     for session_id in [*healthy, *more]:
         assert session_row(runtime, session_id).status == "sealed"
@@ -159,7 +149,7 @@ def test_healthy_sessions_of_a_batch_with_bad_ones_are_sealed_while_the_breaker_
     first, second = record(runtime, 5), record(runtime, 5, workspace_id=OTHER)
     bad = [first[0], second[4]]
     with defect(monkeypatch, bad):
-        assert seal_all(runtime) == 8
+        assert seal_and_count(runtime) == 8
     assert set_aside(runtime) <= set(bad)
 
 
@@ -168,7 +158,7 @@ def test_damaged_content_opens_no_breaker(runtime: Runtime) -> None:
     for session_id in ids:
         junk = {"junk": b"\0junk", "id": session_id}
         execute(runtime, "UPDATE event_batches SET payload = :junk WHERE session_id = :id", **junk)
-    seal_all(runtime)
+    seal_and_count(runtime)
     assert set_aside(runtime) == set(ids)
     assert "sealing_fails" not in warnings(runtime)
 

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from tests.support.factories import picture
 from tests.support.frame_contents import digest_alone, store_frames
 from tests.support.fuzzed_pictures import png_with_late_profile, scan_bomb, storable_pictures
 from tests.support.fuzzed_snapshots import fuzzed_snapshots, make_page, pack_snapshot, snapshot_bomb
+from tests.support.waiting import wait_for
 
 PATIENCE_S = 60.0
 #: Digested in a minute if nothing stops it, and small as pixels go.
@@ -48,14 +48,6 @@ def pool(blobs: Blobs) -> Iterator[DigestPool]:
 def pictures(count: int, *, first: int = 0) -> list[bytes]:
     """Return distinct pictures."""
     return [picture(number % 256, size=(40 + number // 256, 30)) for number in range(first, first + count)]
-
-
-def eventually(is_true: object) -> None:
-    """Wait until a function returns something true."""
-    until = time.monotonic() + PATIENCE_S
-    while not is_true():  # type: ignore[operator]
-        assert time.monotonic() < until, "it does not come to that"
-        time.sleep(0.005)
 
 
 def is_computing(pool: DigestPool) -> bool:
@@ -248,10 +240,10 @@ def killing(pool: DigestPool, frame: FrameRow, times: int) -> Iterator[None]:
 
     def kill() -> None:
         for _ in range(times):
-            eventually(find)
+            wait_for(find)
             (pid,) = find()
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda gone=pid: gone not in pool.worker_pids)
+            wait_for(lambda gone=pid: gone not in pool.worker_pids)
 
     thread = threading.Thread(target=kill)
     thread.start()
@@ -287,7 +279,7 @@ def test_a_worker_that_stands_still_is_replaced(blobs: Blobs) -> None:
     frames = store_frames(blobs, "ses_a", [scan_bomb(1_500, 40), *pictures(40)])
     with DigestPool(blobs.url, processes=1, budget=DigestBudget(stall_seconds=5)) as pool:
         future = pool.submit("ses_a", frames)
-        eventually(lambda: is_computing(pool))
+        wait_for(lambda: is_computing(pool))
         (stopped,) = pool.worker_pids
         os.kill(stopped, signal.SIGSTOP)
         assert future.result(PATIENCE_S) == digest_alone(blobs, frames)
@@ -307,7 +299,7 @@ def test_small_submissions_do_not_wait_for_large_ones(blobs: Blobs) -> None:
     small = store_frames(blobs, "ses_b", pictures(4, first=2_000))
     with DigestPool(blobs.url, processes=1) as pool:
         large = pool.submit("ses_a", frames)
-        eventually(lambda: is_computing(pool))
+        wait_for(lambda: is_computing(pool))
         assert len(pool.submit("ses_b", small).result(PATIENCE_S)) == 4
         assert not large.done()
         assert len(large.result(PATIENCE_S)) == 1_600
@@ -319,13 +311,13 @@ def test_many_sessions_of_one_workspace_take_turns_with_another_workspace(blobs:
     quiet = store_frames(blobs, "ses_quiet", pictures(4))
     with DigestPool(blobs.url, processes=1, budget=PATIENT) as pool:
         flood = [pool.submit(frames[0].session_id, frames, workspace_id="wsp_a") for frames in slow]
-        eventually(lambda: is_computing(pool))
+        wait_for(lambda: is_computing(pool))
         other = pool.submit("ses_quiet", quiet, workspace_id="wsp_b")
         # Asked by the pool's own thread, since this one may wake up late.
         sealed_before: list[int] = []
         other.add_done_callback(lambda _: sealed_before.append(sum(digests.done() for digests in flood)))
         other.result(PATIENCE_S)
-        eventually(lambda: bool(sealed_before))
+        wait_for(lambda: bool(sealed_before))
     assert sealed_before[0] <= 4
 
 
@@ -340,7 +332,7 @@ def test_an_item_that_takes_long_is_interrupted_between_its_pictures(blobs: Blob
         short.add_done_callback(lambda _: was_long_done.append(long.done()))
         assert long.result(PATIENCE_S) == digest_alone(blobs, frames)
         assert short.result(PATIENCE_S) == digest_alone(blobs, other)
-        eventually(lambda: bool(was_long_done))
+        wait_for(lambda: bool(was_long_done))
     assert was_long_done == [False]
 
 
@@ -351,14 +343,14 @@ def test_large_pictures_leave_a_worker_to_others(blobs: Blobs) -> None:
     small = store_frames(blobs, "ses_b", pictures(40))
     with DigestPool(blobs.url, processes=2, budget=PATIENT) as pool:
         first = pool.submit("ses_a", large)
-        eventually(lambda: is_computing(pool))
+        wait_for(lambda: is_computing(pool))
         assert len(pool.worker_pids) == 1
         second = pool.submit("ses_b", small)
         # Asked by the pool's own thread, since this one may wake up late.
         were_large_done: list[bool] = []
         second.add_done_callback(lambda _: were_large_done.append(first.done()))
         assert len(second.result(PATIENCE_S)) == 40
-        eventually(lambda: bool(were_large_done))
+        wait_for(lambda: bool(were_large_done))
         assert were_large_done == [False]
 
 
@@ -400,7 +392,7 @@ def test_a_cancelled_submission_leaves_others_what_they_wait_for(blobs: Blobs) -
     same = store_frames(blobs, "ses_b", pictures(640))
     with DigestPool(blobs.url, processes=1) as pool:
         first = pool.submit("ses_a", frames)
-        eventually(lambda: is_computing(pool))
+        wait_for(lambda: is_computing(pool))
         second = pool.submit("ses_b", same)
         assert first.cancel()
         assert second.result(PATIENCE_S) == digest_alone(blobs, same)
@@ -410,7 +402,7 @@ def test_a_pool_that_is_closed_ends_its_workers_and_what_waits(blobs: Blobs) -> 
     pool = DigestPool(blobs.url, processes=1, budget=PATIENT)
     future = pool.submit("ses_a", store_frames(blobs, "ses_a", [ENDLESS]))
     waiting = pool.submit("ses_b", store_frames(blobs, "ses_b", pictures(3)))
-    eventually(lambda: is_computing(pool))
+    wait_for(lambda: is_computing(pool))
     pids = pool.worker_pids
     pool.close()
     for item in (future, waiting):
@@ -442,7 +434,7 @@ def test_workers_end_with_the_process_that_started_them(blobs: Blobs, how: signa
         assert len(pids) == 2 and all(map(is_running, pids))
         parent.send_signal(how)
         parent.wait()
-        eventually(lambda: not any(map(is_running, pids)))
+        wait_for(lambda: not any(map(is_running, pids)))
 
 
 def test_a_frame_with_nothing_to_read_has_no_screen(blobs: Blobs, pool: DigestPool) -> None:

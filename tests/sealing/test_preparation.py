@@ -418,6 +418,22 @@ def test_portions_of_another_day_are_not_gone_on_with(bench: Bench) -> None:
     bench.assert_whole(preparation, session_id)
 
 
+@pytest.mark.parametrize(("hours", "is_continued"), [(11, True), (13, False)])
+def test_portions_with_files_of_half_a_day_ago_are_prepared_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, hours: int, is_continued: bool
+) -> None:
+    session_id = make_session(bench.runtime, clicks(7))
+    killed, portions = bench.start(session_id), 0
+    while not killed._units or not killed._units[0].files:
+        killed.advance()
+        portions += 1
+    now_ms = clock.now_ms
+    monkeypatch.setattr(clock, "now_ms", lambda: now_ms() + hours * 3_600_000)
+    preparation = bench.start(session_id)
+    assert finish(preparation) == 7 - portions * is_continued
+    bench.assert_whole(preparation, session_id)
+
+
 def test_portions_whose_files_are_gone_are_prepared_again(bench: Bench) -> None:
     session_id = make_session(bench.runtime, clicks(7), [frame("frm_a"), frame("frm_b"), frame("frm_c")])
     killed = bench.start(session_id)

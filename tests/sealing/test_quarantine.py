@@ -6,7 +6,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from jsonschema import Draft202012Validator
+from sqlalchemy import text
+from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select
 
 from recorder.errors import InvalidState, NotFound, Unavailable
@@ -14,15 +18,17 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.event import EventBatchRow
 from recorder.models.operations import AuditRow, OutboxRow, SealBatchRow
 from recorder.recording.hot_rows import HOT_ROWS
+from recorder.recording.session_stops import stop_session
 from recorder.recording.sessions import session_to_wire
-from recorder.recording.stops import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, has_sealing_work, open_sealer
 from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 from recorder.sealing.sweep import sweep_hot_rows
+from recorder.storage.lake_schemas import LakePartition
 from recorder.tenant import Tenant
-from tests.support.databases import create_database
+from recorder.webhooks.catalogue import payload_schema
+from recorder.webhooks.outbox import encode_outbox_event
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -35,7 +41,8 @@ from tests.support.recorded_sessions import (
     png_item,
     session_row,
 )
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import open_on_either_engine
+from tests.support.sealing import seal_all, seal_waiting
 
 OTHER = "wsp_01k0000000000000000000000b"
 #: A run that repeats a failed batch at once.
@@ -45,30 +52,15 @@ Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the pro
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def runtime(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Runtime]:
+def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
     """A deployment of its own, on either engine."""
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    opened = Runtime.open(make_settings(tmp_path, **chosen))
-    yield opened
-    opened.close()
+    yield from open_on_either_engine(request, tmp_path)
 
 
 def record(runtime: Runtime, count: int = 1, *, frames: bool = True) -> list[str]:
     """Record stopped sessions with two events, and a frame each."""
     with open_desk(runtime) as desk:
         return [desk.record(frames=[png_item(1, picture(n))] if frames else []) for n in range(count)]
-
-
-def seal_all(runtime: Runtime) -> None:
-    """Seal until nothing waits."""
-    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
-        assert sealer is not None
-        while sealer.seal_batch() is not None:
-            pass
 
 
 def damage_events(runtime: Runtime, session_id: str) -> None:
@@ -131,7 +123,7 @@ def test_the_session_that_cannot_be_read_is_set_aside_and_the_others_are_sealed(
 ) -> None:
     ids = record(runtime, 5)
     damage(runtime, ids[2])
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     assert set_aside_codes(runtime) == {ids[2]: code}
     assert_sealed_exactly_once(runtime, [session_id for session_id in ids if session_id != ids[2]])
     row = session_row(runtime, ids[2])
@@ -144,7 +136,7 @@ def test_setting_aside_is_reported_once(runtime: Runtime) -> None:
     (session_id,) = record(runtime)
     damage_events(runtime, session_id)
     for _ in range(2):
-        seal_all(runtime)
+        seal_all(runtime, times=NO_WAIT)
         assert outbox_types(runtime, session_id).count("session.error") == 1
         with runtime.database.transaction(write=True) as db:
             reseal(db, session_id)
@@ -158,6 +150,8 @@ def test_setting_aside_is_reported_once(runtime: Runtime) -> None:
     error = {"source": "seal", "name": "content_unreadable", "id": None, "t_ms": None}
     assert event.data["error"] == error
     assert event.data["session"]["seal_error"]["code"] == "content_unreadable"
+    # The published schema describes this cause too.
+    Draft202012Validator(payload_schema(event.type)).validate(orjson.loads(encode_outbox_event(event)))
     assert list(audited) == ["session.set_aside", "session.reseal"] * 2
 
 
@@ -165,11 +159,9 @@ def test_a_session_that_was_set_aside_can_be_sealed_once_it_is_whole(runtime: Ru
     ids = record(runtime, 2)
     with runtime.database.transaction(write=False) as db:
         statement = "SELECT payload FROM event_batches WHERE session_id = :id"
-        from sqlalchemy import text
-
         whole = bytes(db.connection().execute(text(statement), {"id": ids[0]}).scalar_one())
     damage_events(runtime, ids[0])
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     wire = session_to_wire(session_row(runtime, ids[0]), {})
     assert wire.seal_error is not None and wire.seal_error.code == "content_unreadable"
     execute(
@@ -177,7 +169,7 @@ def test_a_session_that_was_set_aside_can_be_sealed_once_it_is_whole(runtime: Ru
     )
     with runtime.database.transaction(write=True) as db:
         reseal(db, ids[0])
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     assert_sealed_exactly_once(runtime, ids)
     assert session_to_wire(session_row(runtime, ids[0]), {}).seal_error is None
 
@@ -195,7 +187,7 @@ def test_a_batch_that_fails_for_an_unknown_reason_is_halved_until_one_session_is
 ) -> None:
     ids = record(runtime, 7, frames=False)
     with failing_index(monkeypatch, ids[4], RuntimeError("a defect")):
-        seal_all(runtime)
+        seal_all(runtime, times=NO_WAIT)
     assert set_aside_codes(runtime) == {ids[4]: "content_unreadable"}
     assert_sealed_exactly_once(runtime, [session_id for session_id in ids if session_id != ids[4]])
     assert "RuntimeError" in (session_row(runtime, ids[4]).seal_error_message or "")
@@ -214,7 +206,7 @@ def test_what_a_failed_batch_wrote_to_the_lake_is_taken_back(
 
     with monkeypatch.context() as patch:
         patch.setattr(GraphIndexer, "commit", fail)
-        seal_all(runtime)
+        seal_all(runtime, times=NO_WAIT)
     assert set_aside_codes(runtime) == {ids[1]: "content_unreadable"}
     assert_sealed_exactly_once(runtime, [ids[0], *ids[2:]])
     for kind in ("events", "frames", "sessions", "steps"):
@@ -229,11 +221,10 @@ def test_a_session_that_kills_its_run_is_set_aside_alone(
     kills = 0
     with failing_index(monkeypatch, ids[3], Kill()):
         while True:
-            sealer = Sealer(runtime, owner=f"run {kills}", pace=NO_WAIT)
+            sealer = Sealer(runtime, owner=f"run {kills}", times=NO_WAIT)
             assert sealer.take()
             try:
-                while sealer.seal_batch() is not None:
-                    pass
+                seal_waiting(sealer)
                 break
             except Kill:
                 kills += 1
@@ -251,7 +242,7 @@ def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, 
     ids = record(runtime, 3)
     folder = Path(runtime.settings.blob_url)
     folder.rename(folder.with_name("away"))
-    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+    with open_sealer(runtime, "run", times=NO_WAIT) as sealer:
         assert sealer is not None
         for _ in range(10):
             with pytest.raises(Unavailable):
@@ -261,8 +252,7 @@ def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, 
 
             shutil.rmtree(folder)
         folder.with_name("away").rename(folder)
-        while sealer.seal_batch() is not None:
-            pass
+        seal_waiting(sealer)
     assert set_aside_codes(runtime) == {}
     assert_sealed_exactly_once(runtime, ids)
     assert {session_row(runtime, session_id).seal_failures for session_id in ids} == {0}
@@ -281,14 +271,14 @@ def test_a_lane_whose_store_failed_comes_after_the_lanes_that_waited(
             raise Unavailable("The lake")
         return commit(kind, tenant, *args, **kwargs)
 
-    with monkeypatch.context() as patch, open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+    with monkeypatch.context() as patch, open_sealer(runtime, "run", times=NO_WAIT) as sealer:
         assert sealer is not None and sealer.has_stores()
         patch.setattr(runtime.lake, "commit", fail)
         with pytest.raises(Unavailable):
             sealer.seal_batch()
         batch = sealer.seal_batch()
         assert batch is not None and batch.tenant.workspace_id == OTHER
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     assert_sealed_exactly_once(runtime, [first])
     assert session_row(runtime, second).status == "sealed"
 
@@ -303,7 +293,7 @@ def test_a_store_that_fails_in_the_middle_counts_as_no_failure(
 
     with monkeypatch.context() as patch:
         patch.setattr(runtime.lake, "commit", fail)
-        with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+        with open_sealer(runtime, "run", times=NO_WAIT) as sealer:
             assert sealer is not None
             for _ in range(8):
                 with pytest.raises(Unavailable):
@@ -311,7 +301,26 @@ def test_a_store_that_fails_in_the_middle_counts_as_no_failure(
     with runtime.database.transaction(write=False) as db:
         (batch,) = db.exec(select(SealBatchRow))
         assert (batch.failures, batch.begun - batch.ended, len(batch.session_ids)) == (0, 0, 2)
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
+    assert_sealed_exactly_once(runtime, ids)
+
+
+def test_a_batch_rests_after_its_store_failed(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = record(runtime)
+    times = SealingTimes(store_retry_after=timedelta(hours=1))
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise Unavailable("The lake")
+
+    with open_sealer(runtime, "run", times=times) as sealer:
+        assert sealer is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime.lake, "commit", fail)
+            with pytest.raises(Unavailable):
+                sealer.seal_batch()
+        assert sealer.seal_batch() is None
+    execute(runtime, "UPDATE seal_batches SET not_before = created_at")
+    seal_all(runtime, times=NO_WAIT)
     assert_sealed_exactly_once(runtime, ids)
 
 
@@ -321,52 +330,77 @@ def test_a_session_that_is_deleted_is_taken_out_of_its_open_batch(
     ids = record(runtime, 3, frames=False)
     with (
         failing_index(monkeypatch, ids[0], RuntimeError("a defect")),
-        open_sealer(runtime, "run", pace=NO_WAIT) as sealer,
+        open_sealer(runtime, "run", times=NO_WAIT) as sealer,
     ):
         assert sealer is not None
         work = sealer._scheduler.take_lane()
-        assert work is not None and sealer._advance_batch(work) is None
+        assert work is not None and sealer._seal_lane_batch(work) is None
     delete(runtime, ids[0])
     with failing_index(monkeypatch, ids[0], RuntimeError("a defect")):
-        seal_all(runtime)
+        seal_all(runtime, times=NO_WAIT)
     assert set_aside_codes(runtime) == {}
     assert session_row(runtime, ids[0]).status == "stopped"
     assert_sealed_exactly_once(runtime, ids[1:])
 
 
+def test_a_session_that_failed_before_is_sealed_alone(runtime: Runtime) -> None:
+    ids = record(runtime, 4)
+    execute(runtime, "UPDATE sessions SET seal_failures = 1 WHERE id = :id", id=ids[1])
+    seal_all(runtime, times=NO_WAIT)
+    with runtime.database.transaction(write=False) as db:
+        batches = db.exec(select(SealBatchRow).order_by(col(SealBatchRow.number))).all()
+    assert [batch.session_ids for batch in batches] == [ids[:1], ids[1:2], ids[2:]]
+
+
 def test_rows_that_the_lake_lost_are_sealed_again_before_the_sweep(runtime: Runtime) -> None:
     ids = record(runtime, 3)
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     lose_rows(runtime, ids[1])
     age(runtime)
-    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+    with open_sealer(runtime, "run", times=NO_WAIT) as sealer:
         assert sealer is not None
         done = sealer.maintain()
         assert (done.swept_sessions, done.requeued_sessions) == (2, 1)
         assert session_row(runtime, ids[1]).is_hot
-        while sealer.seal_batch() is not None:
-            pass
+        # What waits to be sealed again is not compared meanwhile.
+        assert sealer.maintain().requeued_sessions == 0 and set_aside_codes(runtime) == {}
+        seal_waiting(sealer)
         assert sealer.maintain().swept_sessions == 1
     assert_sealed_exactly_once(runtime, ids)
     assert not session_row(runtime, ids[1]).is_hot
 
 
+def test_a_session_that_is_deleted_while_it_is_compared_is_not_sealed_again(runtime: Runtime) -> None:
+    (session_id,) = record(runtime)
+    seal_all(runtime, times=NO_WAIT)
+    lose_rows(runtime, session_id)
+    age(runtime)
+
+    def delete_meanwhile(db: DbSession) -> None:
+        db.connection().execute(
+            text("UPDATE sessions SET deleted_at = sealed_at WHERE id = :id"), {"id": session_id}
+        )
+
+    counts = sweep_hot_rows(runtime, delete_meanwhile)
+    assert (counts.swept, counts.requeued) == (0, 0)
+    assert session_row(runtime, session_id).waiting_since is None
+
+
 def test_a_session_whose_rows_are_lost_again_keeps_its_hot_rows(runtime: Runtime) -> None:
     (session_id,) = record(runtime)
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     for _ in range(2):
         lose_rows(runtime, session_id)
         age(runtime)
-        with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+        with open_sealer(runtime, "run", times=NO_WAIT) as sealer:
             assert sealer is not None
             sealer.maintain()
-            while sealer.seal_batch() is not None:
-                pass
+            seal_waiting(sealer)
     assert set_aside_codes(runtime) == {session_id: "rows_differ"}
     row = session_row(runtime, session_id)
     assert (row.status, row.is_hot) == ("sealed", True)
     age(runtime)
-    with open_sealer(runtime, "run", pace=NO_WAIT) as sealer:
+    with open_sealer(runtime, "run", times=NO_WAIT) as sealer:
         assert sealer is not None and sealer.maintain().swept_sessions == 0
 
 
@@ -385,7 +419,7 @@ def test_a_large_session_is_swept_in_many_transactions_and_another_run_ends_it(
             desk.add_events(session_id, {"t_ms": t_ms, "type": "click"})
         with runtime.database.transaction(write=True) as db:
             stop_session(db, desk.caller.tenant, session_id)
-    seal_all(runtime)
+    seal_all(runtime, times=NO_WAIT)
     age(runtime)
     stored: list[int] = []
 
@@ -402,7 +436,7 @@ def test_a_large_session_is_swept_in_many_transactions_and_another_run_ends_it(
     assert not session_row(runtime, session_id).is_hot
     with runtime.database.transaction(write=False) as db:
         assert has_sealing_work(db)
-    with open_sealer(runtime, "other", pace=NO_WAIT) as sealer:
+    with open_sealer(runtime, "other", times=NO_WAIT) as sealer:
         assert sealer is not None
         sealer.maintain()
     with runtime.database.transaction(write=False) as db:
@@ -415,8 +449,7 @@ def lose_rows(runtime: Runtime, session_id: str) -> None:
     runtime.lake.delete_sessions(
         "events",
         Tenant(WORKSPACE, "live"),
-        workflow=row.workflow,
-        dates=[row.lake_date or ""],
+        partitions=[LakePartition(row.workflow, row.lake_date or "")],
         session_ids=[session_id],
     )
 

@@ -17,10 +17,10 @@ from recorder.memory.storage.graph_store import load_graph
 from recorder.models.event import BatchKeyRow, EventBatchRow, EventKeyRow
 from recorder.models.frame import FrameRow
 from recorder.models.operations import IdempotencyRow, SealBatchRow
-from recorder.recording.stops import stop_session
+from recorder.recording.session_stops import stop_session
 from recorder.row_digests import EventKey, compute_events_digest
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, Sealer, has_sealing_work, is_sealing, open_sealer
+from recorder.sealing import Sealer, has_sealing_work, list_sealing_runs, open_sealer
 from recorder.sealing.batches import SealingBatchLimits
 from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import picture
@@ -35,6 +35,7 @@ from tests.support.recorded_sessions import (
     session_row,
 )
 from tests.support.sealed_sessions import make_settings
+from tests.support.sealing import seal_waiting
 
 
 @pytest.fixture
@@ -61,14 +62,6 @@ def sealer(runtime: Runtime) -> Iterator[Sealer]:
     run.release()
 
 
-def seal_all(sealer: Sealer) -> list[SealedBatch]:
-    """Seal until nothing waits."""
-    batches = []
-    while (batch := sealer.seal_batch()) is not None:
-        batches.append(batch)
-    return batches
-
-
 def lake_rows(runtime: Runtime, kind: Any, session_id: str, mode: str = "live") -> pl.DataFrame:
     """A session's rows, found the way readers find them."""
     row = session_row(runtime, session_id)
@@ -87,8 +80,8 @@ def hot_rows(runtime: Runtime) -> dict[str, int]:
 def test_sealing_says_what_it_did(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
     ids = [desk.record(frames=[png_item(0, picture(1))]), desk.record(workflow="ship")]
     with runtime.database.transaction(write=False) as db:
-        assert has_sealing_work(db) and is_sealing(db)
-    batches = sorted(seal_all(sealer), key=lambda batch: batch.workflows)
+        assert has_sealing_work(db) and list_sealing_runs(db)
+    batches = sorted(seal_waiting(sealer), key=lambda batch: batch.workflows)
     assert [(batch.sessions, batch.events, batch.frames) for batch in batches] == [(1, 2, 1), (1, 2, 0)]
     assert {batch.tenant for batch in batches} == {Tenant(WORKSPACE, "live")}
     assert [batch.workflows for batch in batches] == [["checkout"], ["ship"]]
@@ -114,7 +107,7 @@ def test_a_flood_of_new_states_leaves_a_graph_within_its_memory(runtime: Runtime
     narrow = replace(runtime, settings=replace(runtime.settings, graph_memory_mb=1))
     with open_sealer(narrow, "run") as sealer:
         assert sealer is not None
-        assert sum(batch.sessions for batch in seal_all(sealer)) == 3
+        assert sum(batch.sessions for batch in seal_waiting(sealer)) == 3
     scope = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
     with runtime.database.transaction(write=False) as db:
         graph = load_graph(db, scope)
@@ -129,7 +122,7 @@ def test_events_are_numbered_in_their_total_order(runtime: Runtime, desk: Desk, 
     desk.add_events(session_id, {"t_ms": 5, "type": "click", "id": "evt_b"}, {"t_ms": 9, "type": "log"})
     desk.add_events(session_id, {"t_ms": 5, "type": "fill", "id": "evt_B"}, {"t_ms": 0, "type": "click"})
     stop(desk, session_id)
-    seal_all(sealer)
+    seal_waiting(sealer)
     rows = lake_rows(runtime, "events", session_id)
     assert rows["seq"].to_list() == [0, 1, 2, 3]
     assert rows["event_id"].to_list()[1:3] == ["evt_B", "evt_b"]
@@ -146,7 +139,7 @@ def test_the_digest_of_a_session_is_that_of_its_rows(runtime: Runtime, desk: Des
         {"t_ms": 1, "type": "log", "data": {"b": 1, "a": 2}},
     ]
     session_id = desk.record(events=events)
-    seal_all(sealer)
+    seal_waiting(sealer)
     rows = lake_rows(runtime, "events", session_id)
     keys = [
         EventKey(row["event_id"], row["t_ms"], us(row["ts"]), row["type"], row["frame_id"], row["payload"])
@@ -175,7 +168,7 @@ def test_events_are_bound_to_frames(runtime: Runtime, desk: Desk, sealer: Sealer
         ],
         frames=[png_item(10, picture(1), id="frm_a"), png_item(20, picture(2), id="frm_b")],
     )
-    seal_all(sealer)
+    seal_waiting(sealer)
     assert lake_rows(runtime, "events", session_id)["frame_seq"].to_list() == [None, 0, 0, 0, 1]
     frames = lake_rows(runtime, "frames", session_id)
     assert frames["n_events"].to_list() == [3, 1]
@@ -194,7 +187,7 @@ def test_keyframes_are_where_the_screen_changed(runtime: Runtime, desk: Desk, se
         png_item(4, same, dom=other, keyframe=False),
     ]
     session_id = desk.record(frames=frames)
-    seal_all(sealer)
+    seal_waiting(sealer)
     rows = lake_rows(runtime, "frames", session_id)
     assert rows["is_keyframe"].to_list() == [True, False, True, True, False]
     keys = rows["state_key"].to_list()
@@ -207,7 +200,7 @@ def test_the_oldest_stop_is_sealed_first_and_lanes_number_apart(runtime: Runtime
     for mode in ("live", "test", "live"):
         with open_desk(runtime, mode=mode) as desk:
             ids[mode].append(desk.record())
-    batches = seal_all(sealer)
+    batches = seal_waiting(sealer)
     assert [(batch.tenant.mode, batch.sessions) for batch in batches] == [("live", 2), ("test", 1)]
     assert [session_row(runtime, session_id).seal_seq for session_id in ids["live"]] == [1, 2]
     assert [session_row(runtime, session_id).seal_seq for session_id in ids["test"]] == [1]
@@ -230,7 +223,7 @@ def test_batches_stay_small_and_numbers_rise(
     ids = [desk.record(frames=[png_item(0, picture(n))]) for n in range(5)]
     with open_sealer(runtime, "run", batch_limits=limits) as sealer:
         assert sealer is not None
-        assert [batch.sessions for batch in seal_all(sealer)] == [2, 2, 1]
+        assert [batch.sessions for batch in seal_waiting(sealer)] == [2, 2, 1]
     with runtime.database.transaction(write=False) as db:
         batches = db.exec(select(SealBatchRow).order_by(SealBatchRow.number)).all()
     assert [(batch.number, batch.first_seal_seq, batch.state) for batch in batches] == [
@@ -244,20 +237,20 @@ def test_one_session_over_every_cap_is_sealed_alone(runtime: Runtime, desk: Desk
     ids = [desk.record(), desk.record()]
     with open_sealer(runtime, "run", batch_limits=SealingBatchLimits(events=1)) as sealer:
         assert sealer is not None
-        assert [batch.sessions for batch in seal_all(sealer)] == [1, 1]
+        assert [batch.sessions for batch in seal_waiting(sealer)] == [1, 1]
     assert_sealed_exactly_once(runtime, ids)
 
 
 def test_a_session_without_contents_is_sealed(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
     session_id = desk.record(events=[])
-    seal_all(sealer)
+    seal_waiting(sealer)
     assert_sealed_exactly_once(runtime, [session_id])
 
 
 def test_an_import_is_sealed_under_its_own_times(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
     started = "2024-02-29T10:00:00Z"
     session_id = desk.record(events=[{"t_ms": 90_000, "type": "click"}], started_at=started)
-    (batch,) = seal_all(sealer)
+    (batch,) = seal_waiting(sealer)
     row = session_row(runtime, session_id)
     assert row.duration_ms == 90_000
     # The lag counts from our own clock, not from the recording's end in 2024.
@@ -274,13 +267,13 @@ def test_the_latest_moment_a_client_may_name_is_sealed(
     session_id = desk.record(
         events=[{"t_ms": 10**12, "type": "click"}], frames=[png_item(10**12, picture())], started_at=started
     )
-    seal_all(sealer)
+    seal_waiting(sealer)
     assert_sealed_exactly_once(runtime, [session_id])
 
 
 def test_an_error_is_told_once_and_before_the_seal(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
     session_id = desk.record(events=[{"t_ms": 1, "type": "error"}], tags=["seen"])
-    seal_all(sealer)
+    seal_waiting(sealer)
     assert outbox_types(runtime, session_id) == [
         f"session.{type}" for type in ("created", "started", "tagged", "stopped", "error", "sealed")
     ]
@@ -296,7 +289,7 @@ def test_the_sweep_takes_hot_rows_after_30_minutes(runtime: Runtime, desk: Desk,
     named = {"t_ms": 1, "type": "click", "id": "evt_a"}
     old, young = (desk.record(events=[named], frames=[png_item(1, picture(n))]) for n in range(2))
     waiting = desk.record(events=[named], is_stopped=False)
-    seal_all(sealer)
+    seal_waiting(sealer)
     make_old(runtime, old, minutes=31)
     make_old(runtime, young, minutes=29)
     assert sealer.maintain().swept_sessions == 1
@@ -307,7 +300,7 @@ def test_the_sweep_takes_hot_rows_after_30_minutes(runtime: Runtime, desk: Desk,
 
 def test_the_sweep_takes_as_many_as_are_due(runtime: Runtime, desk: Desk, sealer: Sealer) -> None:
     ids = [desk.record() for _ in range(25)]
-    seal_all(sealer)
+    seal_waiting(sealer)
     for session_id in ids:
         make_old(runtime, session_id, minutes=31)
     with runtime.database.transaction(write=False) as db:
@@ -325,13 +318,25 @@ def test_batch_ids_stay_as_long_as_their_batches(runtime: Runtime, desk: Desk, s
             "VALUES (:id, 'events', 'first', x'00', x'00')",
             id=session_id,
         )
-    seal_all(sealer)
+    seal_waiting(sealer)
     sealer.maintain()
     assert hot_rows(runtime)["BatchKeyRow"] == 2
     make_old(runtime, swept, minutes=31)
     sealer.maintain()
     with runtime.database.transaction(write=False) as db:
         assert [row.session_id for row in db.exec(select(BatchKeyRow))] == [recording]
+
+
+def test_batches_are_forgotten_a_day_after_they_are_done(runtime: Runtime, sealer: Sealer) -> None:
+    made = [("done", 23), ("done", 25), ("open", 25), ("undoing", 49)]
+    with runtime.database.transaction(write=True) as db:
+        for number, (state, hours) in enumerate(made):
+            created_at = clock.now() - timedelta(hours=hours)
+            lane = {"workspace_id": "wsp_1", "mode": "live", "slot": 0, "number": number}
+            db.add(SealBatchRow(**lane, session_ids=[], first_seal_seq=1, state=state, created_at=created_at))
+    sealer.maintain()
+    with runtime.database.transaction(write=False) as db:
+        assert sorted(row.number for row in db.exec(select(SealBatchRow))) == [0, 2, 3]
 
 
 def test_kept_answers_are_forgotten_after_a_day(runtime: Runtime, sealer: Sealer) -> None:

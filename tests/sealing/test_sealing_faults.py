@@ -22,10 +22,9 @@ from recorder.runtime import Runtime
 from recorder.sealing import SealedBatch, Sealer
 from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.storage.lake import Lake, LakeFile
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import Tenant
-from tests.support.databases import create_database
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -37,7 +36,8 @@ from tests.support.recorded_sessions import (
     png_item,
     session_row,
 )
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import open_on_either_engine
+from tests.support.sealing import seal_all
 
 #: Of the statements of a run on SQLite each one of so many is its last; `make faults` takes every one. On
 #: PostgreSQL, where a round takes longer, it is each ninth at most.
@@ -52,14 +52,14 @@ class Killed(BaseException):
 class HookedLake(Lake):
     """A lake that does something before or after it takes the rows of a kind, once."""
 
-    def __init__(self, url: str, kind: Kind, act: Act, *, is_after: bool) -> None:
+    def __init__(self, url: str, kind: LakeKind, act: Act, *, is_after: bool) -> None:
         super().__init__(url)
-        self._hook: tuple[Kind, Act] | None = (kind, act)
+        self._hook: tuple[LakeKind, Act] | None = (kind, act)
         self._is_after = is_after
 
     def commit(
         self,
-        kind: Kind,
+        kind: LakeKind,
         tenant: Tenant,
         files: Sequence[LakeFile],
         *,
@@ -81,13 +81,7 @@ class HookedLake(Lake):
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
     """A deployment of its own: on SQLite, or on PostgreSQL where the test asks for it."""
-    engine = getattr(request, "param", "sqlite")
-    chosen = (
-        {"database_url": create_database(request.getfixturevalue("postgres"))} if engine != "sqlite" else {}
-    )
-    opened = Runtime.open(make_settings(tmp_path, **chosen))
-    yield opened
-    opened.close()
+    yield from open_on_either_engine(request, tmp_path)
 
 
 both_engines = pytest.mark.parametrize("runtime", ["sqlite", "postgresql"], indirect=True)
@@ -99,7 +93,7 @@ def record(runtime: Runtime, count: int = 2) -> list[str]:
         return [desk.record(frames=[png_item(1, picture(n))]) for n in range(count)]
 
 
-def hooked(runtime: Runtime, kind: Kind, act: Act, *, is_after: bool) -> Runtime:
+def hooked(runtime: Runtime, kind: LakeKind, act: Act, *, is_after: bool) -> Runtime:
     """The same deployment with a hook in its lake."""
     return replace(runtime, lake=HookedLake(runtime.lake.url, kind, act, is_after=is_after))
 
@@ -107,7 +101,7 @@ def hooked(runtime: Runtime, kind: Kind, act: Act, *, is_after: bool) -> Runtime
 @contextmanager
 def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
     """A run that holds the lease; it gives nothing back if it is killed."""
-    sealer = Sealer(runtime, owner=owner, pace=SealingTimes(store_retry_after=timedelta(0)))
+    sealer = Sealer(runtime, owner=owner, times=SealingTimes(store_retry_after=timedelta(0)))
     assert sealer.take()
     try:
         yield sealer
@@ -124,13 +118,6 @@ def abandon(killed: Sealer) -> None:
     killed._digests.close()
 
 
-def seal_all(runtime: Runtime, owner: str = "next") -> None:
-    """Seal as the following run does."""
-    with sealing(runtime, owner) as sealer:
-        while sealer.seal_batch() is not None:
-            pass
-
-
 def kill() -> None:
     """End the process."""
     raise Killed
@@ -138,7 +125,7 @@ def kill() -> None:
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", ["events", "frames", "steps", "sessions"])
-def test_a_run_killed_at_a_lake_write_is_done_again(runtime: Runtime, kind: Kind, is_after: bool) -> None:
+def test_a_run_killed_at_a_lake_write_is_done_again(runtime: Runtime, kind: LakeKind, is_after: bool) -> None:
     ids = record(runtime)
     with pytest.raises(Killed), sealing(hooked(runtime, kind, kill, is_after=is_after), "killed") as sealer:
         sealer.seal_batch()
@@ -211,7 +198,7 @@ def test_a_run_that_was_overtaken_marks_nothing(runtime: Runtime, is_after: bool
 
     def overtake() -> None:
         let_lease_run_out(runtime)
-        seal_all(runtime, "overtaker")
+        seal_all(runtime, owner="overtaker")
 
     slow = Sealer(hooked(runtime, "sessions", overtake, is_after=is_after), owner="slow")
     assert slow.take()
@@ -223,14 +210,14 @@ def test_a_run_that_was_overtaken_marks_nothing(runtime: Runtime, is_after: bool
 
 
 @pytest.mark.parametrize("kind", ["events", "sessions"])
-def test_a_run_that_was_left_behind_writes_nothing(runtime: Runtime, kind: Kind) -> None:
+def test_a_run_that_was_left_behind_writes_nothing(runtime: Runtime, kind: LakeKind) -> None:
     ids = record(runtime)
 
     def leave_behind() -> None:
         let_lease_run_out(runtime)
-        seal_all(runtime, "overtaker")
+        seal_all(runtime, owner="overtaker")
         ids.extend(record(runtime, 1))
-        seal_all(runtime, "overtaker")
+        seal_all(runtime, owner="overtaker")
 
     slow = Sealer(hooked(runtime, kind, leave_behind, is_after=False), owner="slow")
     assert slow.take()

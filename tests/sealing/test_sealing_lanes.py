@@ -23,15 +23,17 @@ from recorder.sealing.lanes import (
     _FIRST_OF_EACH_LANE,
     Lane,
     LanesOpen,
-    change_slots,
+    change_sealing_slots,
     list_ready_lanes,
     list_takeable_lanes,
+    list_waiting_lanes,
     take_lane,
-    waiting_lanes,
+    take_permit,
 )
 from recorder.sealing.portions import PortionLimits
-from recorder.storage.deployment import SlotsDiffer, compute_workflow_slot
-from tests.support.databases import create_database
+from recorder.settings import Settings
+from recorder.storage.deployment import SealingSlotsDiffer, compute_sealing_slot
+from recorder.storage.leases import take_lease
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -41,7 +43,8 @@ from tests.support.recorded_sessions import (
     png_item,
     session_row,
 )
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import make_settings, open_on_either_engine
+from tests.support.sealing import seal_all
 
 OTHER = "wsp_01k0000000000000000000000b"
 THIRD = "wsp_01k0000000000000000000000c"
@@ -50,12 +53,7 @@ THIRD = "wsp_01k0000000000000000000000c"
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
     """A deployment of its own, on either engine."""
-    chosen = {}
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    opened = Runtime.open(make_settings(tmp_path, **chosen))
-    yield opened
-    opened.close()
+    yield from open_on_either_engine(request, tmp_path)
 
 
 def record(
@@ -87,9 +85,9 @@ def hold_lane(runtime: Runtime, owner: str, *, runs: int = 2) -> Lane:
 
 
 def test_workflows_are_spread_over_the_slots() -> None:
-    slots = {compute_workflow_slot(f"workflow_{number}", 8) for number in range(200)}
+    slots = {compute_sealing_slot(f"workflow_{number}", 8) for number in range(200)}
     assert slots == set(range(8))
-    assert compute_workflow_slot("checkout", 8) == compute_workflow_slot("checkout", 8)
+    assert compute_sealing_slot("checkout", 8) == compute_sealing_slot("checkout", 8)
 
 
 def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
@@ -98,9 +96,9 @@ def test_every_lane_is_found_with_its_longest_wait(runtime: Runtime) -> None:
             record(runtime, workspace_id, waited_s=waited_s)
     record(runtime, workflow="ship", waited_s=7)
     with runtime.database.transaction(write=False) as db:
-        result = dict(waiting_lanes(db))
+        result = dict(list_waiting_lanes(db))
     waits = {lane.name: round((clock.now() - since).total_seconds(), -1) for lane, since in result.items()}
-    checkout, ship = compute_workflow_slot("checkout", 8), compute_workflow_slot("ship", 8)
+    checkout, ship = compute_sealing_slot("checkout", 8), compute_sealing_slot("ship", 8)
     assert waits == {
         f"seal:{WORKSPACE}:live:{checkout}": 60,
         f"seal:{WORKSPACE}:live:{ship}": 10,
@@ -128,13 +126,10 @@ def test_a_lane_with_a_long_queue_comes_after_those_that_waited_while_it_was_ser
     for _ in range(3):
         record(runtime, WORKSPACE, waited_s=3_600)
     record(runtime, OTHER, waited_s=1)
-    served = []
-    with open_sealer(
-        runtime, "run", batch_limits=SealingBatchLimits(sessions=1), pace=SealingTimes(lane_seconds=0)
-    ) as sealer:
-        assert sealer is not None
-        while (batch := sealer.seal_batch()) is not None:
-            served.append(batch.tenant.workspace_id)
+    batches = seal_all(
+        runtime, batch_limits=SealingBatchLimits(sessions=1), times=SealingTimes(lane_seconds=0)
+    )
+    served = [batch.tenant.workspace_id for batch in batches]
     assert served == [WORKSPACE, OTHER, WORKSPACE, WORKSPACE]
 
 
@@ -142,7 +137,7 @@ def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime) -> None:
     for _ in range(2):
         record(runtime)
     with open_sealer(
-        runtime, "run", batch_limits=SealingBatchLimits(sessions=1), pace=SealingTimes(lane_seconds=0)
+        runtime, "run", batch_limits=SealingBatchLimits(sessions=1), times=SealingTimes(lane_seconds=0)
     ) as sealer:
         assert sealer is not None and sealer.seal_batch() is not None
         assert sealer._scheduler.current is not None
@@ -153,12 +148,8 @@ def test_a_large_session_gives_its_lane_to_others_between_portions(runtime: Runt
     with open_desk(runtime) as desk:
         large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
     quiet = record(runtime, OTHER)
-    sealed: list[str] = []
-    with open_sealer(runtime, "run", pace=SealingTimes(lane_seconds=0), portion_limits=small) as sealer:
-        assert sealer is not None
-        while (batch := sealer.seal_batch()) is not None:
-            sealed.append(batch.tenant.workspace_id)
-    assert sealed == [OTHER, WORKSPACE]
+    batches = seal_all(runtime, times=SealingTimes(lane_seconds=0), portion_limits=small)
+    assert [batch.tenant.workspace_id for batch in batches] == [OTHER, WORKSPACE]
     assert_sealed_exactly_once(runtime, [large, quiet])
 
 
@@ -168,7 +159,7 @@ def test_a_lane_is_given_to_others_while_its_pictures_are_digested(runtime: Runt
     quiet = record(runtime, OTHER)
     sealed: list[str] = []
     with open_sealer(
-        runtime, "run", pace=SealingTimes(lane_seconds=0), portion_limits=PortionLimits(digest_wait_s=0)
+        runtime, "run", times=SealingTimes(lane_seconds=0), portion_limits=PortionLimits(digest_wait_s=0)
     ) as sealer:
         assert sealer is not None
         # The first worker process takes longer to start than the other lane takes to be sealed.
@@ -210,7 +201,7 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
 
 def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime) -> None:
     workflows = ["checkout", "ship", "refund", "hire", "order"]
-    assert len({compute_workflow_slot(workflow, 8) for workflow in workflows}) >= 4
+    assert len({compute_sealing_slot(workflow, 8) for workflow in workflows}) >= 4
     for number, workflow in enumerate(workflows):
         record(runtime, WORKSPACE, waited_s=100 - number, workflow=workflow)
     record(runtime, OTHER, waited_s=1)
@@ -262,7 +253,7 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(runti
                 runtime,
                 name,
                 batch_limits=SealingBatchLimits(sessions=3),
-                pace=SealingTimes(lane_seconds=0.05),
+                times=SealingTimes(lane_seconds=0.05),
             ) as sealer:
                 assert sealer is not None
                 while any(session_row(runtime, session_id).status != "sealed" for session_id in everything):
@@ -297,7 +288,7 @@ def test_new_slots_number_above_the_old_ones(runtime: Runtime) -> None:
     seal_all(runtime)
     waiting = record(runtime)
     with runtime.database.transaction(write=True) as db:
-        assert change_slots(db, 3) == 8
+        assert change_sealing_slots(db, 3) == 8
     after = [waiting, record(runtime, workflow="ship")]
     seal_all(replace(runtime, settings=replace(runtime.settings, seal_slots=3)))
     assert_sealed_exactly_once(runtime, [*before, *after])
@@ -312,23 +303,15 @@ def test_slots_are_not_changed_while_a_batch_is_open(runtime: Runtime) -> None:
     sealer = Sealer(runtime, owner="run")
     assert sealer.take() and sealer._scheduler.take_lane()
     with pytest.raises(LanesOpen), runtime.database.transaction(write=True) as db:
-        change_slots(db, 3)
+        change_sealing_slots(db, 3)
     sealer.release()
     with pytest.raises(LanesOpen), runtime.database.transaction(write=True) as db:
-        change_slots(db, 3)
+        change_sealing_slots(db, 3)
 
 
 def test_a_setting_that_names_other_slots_is_refused(runtime: Runtime) -> None:
-    with pytest.raises(SlotsDiffer, match=r"8 sealing slots.*recorder db reslot"):
+    with pytest.raises(SealingSlotsDiffer, match=r"8 sealing slots.*recorder db reslot"):
         Runtime.open(replace(runtime.settings, seal_slots=4))
-
-
-def seal_all(runtime: Runtime) -> None:
-    """Seal what waits."""
-    with open_sealer(runtime, "run") as sealer:
-        assert sealer is not None
-        while sealer.seal_batch() is not None:
-            pass
 
 
 def test_a_run_loads_its_libraries_before_it_takes_a_permit(tmp_path: Path) -> None:
@@ -353,3 +336,22 @@ runtime.close()
     command = [sys.executable, "-c", program, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert result.stdout.split() == ["networkx", "pandas", "scipy.sparse", "sklearn.neighbors"]
+
+
+def test_a_permit_lasts_as_long_as_the_longest_lease_that_the_setting_allows(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    env = {"RECORDER_DATA_DIR": str(tmp_path / "data")}
+    settings = Settings.from_env({"RECORDER_SEAL_LEASE_SECONDS": "240", **env})
+    ttl_ms = round(settings.seal_lease_seconds * 1000)
+    with pytest.raises(Exception, match="240"):
+        Settings.from_env({"RECORDER_SEAL_LEASE_SECONDS": "241", **env})
+    with runtime.database.transaction(write=True) as db:
+        permit = take_permit(db, "a run", runs=1, ttl_ms=ttl_ms)
+    assert permit is not None
+    with runtime.database.transaction(write=True) as db:
+        # Also by a host whose clock is some seconds behind.
+        assert (
+            take_lease(db, permit.lease.name, "other", now_ms=clock.now_ms() - 30_000, ttl_ms=ttl_ms) is None
+        )
+        permit.release(db)

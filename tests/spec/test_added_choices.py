@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 from recorder.recording import hot_event_reader, session_events, stored_events
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, assert_problem, event, frame
 from tests.support.http_exports import BODY
 from tests.support.recorded_sessions import execute, outbox_types, session_row
+from tests.support.sealing import seal_all
 from tests.support.specification_checks import Rows
 
 ROWS = Rows()
@@ -28,7 +28,7 @@ def sealed(caller: Caller, session_id: str) -> None:
     """Let a session be stopped, sealed and swept: its rows are in the lake alone."""
     runtime = caller.service.runtime
     caller.post(f"/v1/sessions/{session_id}/stop")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     execute(runtime, "UPDATE sessions SET sealed_at = '2020-01-01' WHERE id = :id", id=session_id)
     from recorder.sealing import Sealer
 

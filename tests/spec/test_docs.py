@@ -135,7 +135,7 @@ NUMBERS = {
         f"at most {limits.MASKING_PATTERNS} of",
         f"of 1 to {limits.MASKING_PATTERN_CHARACTERS:,} characters",
         f"up to {limits.MASKING_REPLACEMENT_CHARACTERS} characters",
-        f"more than {limits.MASKING_HITS} places",
+        f"more than {limits.MASKING_HITS} matches",
         f"at most {limits.MASKING_STATES:,} states together",
         f"an event {limits.EVENT_BYTES * limits.MASKING_GROWTH // 1024} KiB",
     ],
@@ -144,6 +144,7 @@ NUMBERS = {
         f"up to {limits.WORKFLOW_TAGS} words of your own",
         f"list of up to {limits.OUTCOME_NAMES};",
         f"`{limits.WORKFLOW_PATTERN}`",
+        f"at most {limits.WORKFLOWS_PER_WORKSPACE:,} workflows",
     ],
     "workspaces": [
         f"| `retention.frames_days` | {limits.FRAMES_RETENTION_DAYS} | 1 to 3,650",
@@ -159,6 +160,7 @@ NUMBERS = {
         f"1 to {limits.LIST_MAX}, by default {limits.LIST_DEFAULT}",
         f"at most {limits.BODY_BYTES // 1024**2} MiB",
     ],
+    "limits": [f"has {limits.LIST_SECONDS:g} seconds for a page"],
     "webhooks": [
         f"up to {limits.DESCRIPTION_CHARACTERS} characters",
         f"has at most {limits.WEBHOOKS_PER_WORKSPACE}.",
@@ -168,6 +170,8 @@ NUMBERS = {
     ],
     "exports": [
         f"at most {limits.EXCLUDED_SESSIONS:,}",
+        f"a list of up to {limits.EXPORT_WORKFLOWS};",
+        f"at most {limits.OPEN_EXPORTS:,} exports that are",
         f'"expires_in": {limits.SIGNED_URL_DEFAULT_SECONDS}',
     ],
 }

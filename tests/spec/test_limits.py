@@ -89,7 +89,14 @@ def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
     assert set(shown) >= {"tier", "rate_limits", "concurrent_streams", "batch", "bytes", "list"}
     assert set(shown) >= {"body_bytes", "concurrent_requests", "whole_session_reads"}
     assert 0 < shown["open_connections"]["per_address"] <= limits.CONNECTIONS_PER_ADDRESS
-    assert shown["session"] == SessionSize()._asdict()
+    assert shown["session"] == {**SessionSize()._asdict(), "tags": 10_000}
+    assert shown["workspace"] == {
+        "workflows": 10_000,
+        "open_exports": 1_000,
+        "open_replays": 10_000,
+        "open_erasures": 1_000,
+        "masking_replacements": 10_000,
+    }
     for entry in shown["rate_limits"]:
         assert set(entry) == {"surface", "method", "path", "addresses", "per_key", "per_workspace"}
         assert entry["addresses"][0] == {"method": entry["method"], "path": entry["path"]}

@@ -10,6 +10,7 @@ from recorder.models.operations import OutboxRow
 from recorder.sealing import Sealer
 from tests.support.factories import Caller, Service, assert_problem, event, footprint
 from tests.support.recorded_sessions import outbox_types
+from tests.support.sealing import seal_waiting
 
 STATES = ("created", "recording", "stopped", "sealed")
 #: From, trigger, to (None: refused with 409), and what the outbox gains.
@@ -47,22 +48,16 @@ def sealer(service: Service) -> Iterator[Sealer]:
     """The sealing run of this service; what other tests left is sealed first."""
     run = Sealer(service.runtime, owner="tests")
     assert run.take()
-    seal(run)
+    seal_waiting(run)
     yield run
     run.release()
-
-
-def seal(sealer: Sealer) -> None:
-    """Seal all that waits."""
-    while sealer.seal_batch() is not None:
-        pass
 
 
 def make_session(caller: Caller, sealer: Sealer, status: str) -> str:
     """A session in any of the four states."""
     session_id = caller.make_session(status="stopped" if status == "sealed" else status)
     if status == "sealed":
-        seal(sealer)
+        seal_waiting(sealer)
     assert caller.get(f"/v1/sessions/{session_id}").json()["status"] == status
     return session_id
 
@@ -75,7 +70,7 @@ def fire(caller: Caller, sealer: Sealer, session_id: str, trigger: str) -> Any:
     if trigger == "batch_stop":
         return caller.post("/v1/sessions:batch_stop", {"ids": [session_id]})
     if trigger == "indexing finishes":
-        seal(sealer)
+        seal_waiting(sealer)
         return None
     if trigger == "stop after an error":
         assert caller.add_events(session_id, event(1, "error")).status_code == 202
@@ -128,7 +123,7 @@ def test_every_state_meets_every_trigger() -> None:
 def test_spec_3_1_an_event_shows_the_session_at_its_moment(caller: Caller, sealer: Sealer, type: str) -> None:
     session_id = caller.make_session(metadata={"n": 1})
     caller.post(f"/v1/sessions/{session_id}/stop")
-    seal(sealer)
+    seal_waiting(sealer)
     shown = snapshots(caller, session_id)[type]
     status = type.partition(".")[2].replace("started", "recording")
     assert (shown["status"], shown["metadata"], shown["id"]) == (status, {"n": 1}, session_id)

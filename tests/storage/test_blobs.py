@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from s3fs import S3FileSystem
@@ -13,6 +12,7 @@ from s3fs import S3FileSystem
 from recorder.errors import Unavailable
 from recorder.storage.blobs import Blobs
 from tests.support.blob_stores import blob_url, blobs_lead_to
+from tests.support.synced_files import note_syncs
 
 
 @pytest.fixture(params=["folder", "fsspec"])
@@ -25,6 +25,12 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blobs]:
     yield memory
     for key in list(memory.keys("")):
         memory.delete(key)
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Paths of the files and folders that were written to the disk, in order."""
+    return note_syncs(monkeypatch)
 
 
 def test_an_object_reads_back_whole_and_in_parts(blobs: Blobs) -> None:
@@ -72,20 +78,7 @@ def test_a_reader_never_sees_half_an_object(tmp_path: Path) -> None:
     assert seen <= sizes
 
 
-def test_a_put_syncs_the_file_and_every_folder_it_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[str] = []
-
-    def note(call: Any) -> Any:
-        def sync(descriptor: int) -> None:
-            synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
-            call(descriptor)
-
-        return sync
-
-    monkeypatch.setattr(os, "fsync", note(os.fsync))
-    monkeypatch.setattr(os, "fdatasync", note(os.fdatasync))
+def test_a_put_syncs_the_file_and_every_folder_it_changed(tmp_path: Path, synced: list[str]) -> None:
     Blobs(str(tmp_path / "blobs")).put("frames/a/b.pack", b"x")
     below = tmp_path / "blobs"
     *above, file, folder = synced
@@ -97,6 +90,31 @@ def test_a_put_syncs_the_file_and_every_folder_it_changed(
     synced.clear()
     Blobs(str(tmp_path / "blobs")).put("frames/d/c.pack", b"x")
     assert synced[::2] == [str(below / "frames"), str(below / "frames/d")]
+
+
+def test_a_removal_syncs_the_folder_also_where_it_was_removed_before(
+    tmp_path: Path, synced: list[str]
+) -> None:
+    blobs = Blobs(str(tmp_path))
+    blobs.put("frames/a/b.pack", b"x")
+    for size in (1, 0):
+        synced.clear()
+        assert blobs.delete_below("frames/a/") == size
+        assert synced == [str(tmp_path / "frames")]
+
+
+def test_parts_are_read_from_the_archive_as_from_the_store(tmp_path: Path) -> None:
+    archive = str(tmp_path / "archive")
+    Blobs(archive).put("a", b"0123456789")
+    both = Blobs(str(tmp_path / "store"), archive_url=archive)
+    assert (both.get("a", 3, 4), both.get("a", 8), both.get("a")) == (b"3456", b"89", b"0123456789")
+
+
+def test_temporary_files_of_writers_are_no_objects(tmp_path: Path) -> None:
+    blobs = Blobs(str(tmp_path))
+    blobs.put("frames/a.pack", b"whole")
+    (tmp_path / "frames" / ".a.pack.req_1").write_bytes(b"half")
+    assert [(stored.key, stored.size) for stored in blobs.list_objects("frames/")] == [("frames/a.pack", 5)]
 
 
 def test_a_large_object_is_synced_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

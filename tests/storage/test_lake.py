@@ -16,12 +16,12 @@ from recorder.errors import Unavailable
 from recorder.hashing import compute_hash_bucket
 from recorder.storage.lake import Lake
 from recorder.storage.lake_files import write_lake_file
-from recorder.storage.lake_schemas import LAYOUTS, Kind, TableLayout
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind, TableLayout
 from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
 
 WORKSPACE = "wsp_a"
-PLACE: tuple[Kind, Tenant] = ("events", Tenant(WORKSPACE, "live"))
+PLACE: tuple[LakeKind, Tenant] = ("events", Tenant(WORKSPACE, "live"))
 
 
 def rows(

@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from recorder.hashing import compute_hash_bucket
 from recorder.storage import lake_files
 from recorder.storage.lake import Lake
 from recorder.storage.lake_files import LakeFile
-from recorder.storage.lake_schemas import LAYOUTS
+from recorder.storage.lake_rewrites import DeletedRows
+from recorder.storage.lake_schemas import LAYOUTS, LakePartition
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.store_regions import mark_lake
 from tests.storage.test_lake import PLACE, WORKSPACE, append, counts, rows
+from tests.support.synced_files import note_syncs
 
 PARTITION: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
-PARTITIONS: dict[str, Any] = {"workflow": "pay", "dates": ["2026-05-01"]}
+PARTITIONS: dict[str, Any] = {"partitions": [LakePartition(**PARTITION)]}
 
 
 def entry(lake: Lake, version: int) -> Path:
@@ -132,6 +135,33 @@ def test_racing_lanes_append_to_one_table(tmp_path: Path) -> None:
     expected = {f"ses_l{lane}x{number}": 3 for lane in range(lanes) for number in range(1, numbers + 1)}
     assert counts(Lake(str(tmp_path))) == expected
     assert Counter(added) == {(f"l{lane}", n): 1 for lane in range(lanes) for n in range(1, numbers + 1)}
+
+
+def test_a_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = Lake(str(tmp_path))
+    write(lake, rows("ses_0"))
+    synced = note_syncs(monkeypatch)
+    path = entry(lake, 0).parents[1] / write(lake, rows("ses_1")).path
+    assert synced == [str(path), str(path.parent)]
+
+
+def test_what_another_process_committed_is_synced_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one may have been killed before its commit was durable."""
+    lake = Lake(str(tmp_path))
+    append(lake, 1)
+    append(lake, 2)
+    synced = note_syncs(monkeypatch)
+    assert not append(reopened(lake), 2)
+    assert {str(entry(lake, 2)), str(entry(lake, 0).parent)} <= set(synced)
+    synced.clear()
+    assert not reopened(lake).commit(*PLACE, [], lane="lane", number=2)
+    assert {str(entry(lake, 2)), str(entry(lake, 0).parent)} <= set(synced)
+    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1"]) == DeletedRows(3)
+    synced.clear()
+    assert reopened(lake).delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1"]) == DeletedRows(0)
+    assert {str(entry(lake, 3)), str(entry(lake, 0).parent)} <= set(synced)
 
 
 # After a power cut
@@ -252,9 +282,9 @@ def test_rows_of_sessions_are_counted(tmp_path: Path) -> None:
     append(lake, 2, session_id="ses_1")
     lake.append(*PLACE, rows("ses_9", 20_000), lane="lane", number=3)
     lake.append(*PLACE, rows("ses_1", workflow="ship"), lane="lane", number=4)
-    counted = lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1", "ses_9", "ses_none"])
+    counted = lake.count_session_rows(*PLACE, **PARTITIONS, session_ids=["ses_1", "ses_9", "ses_none"])
     assert counted == {"ses_1": 6, "ses_9": 20_000, "ses_none": 0}
-    assert Lake(str(tmp_path / "no")).count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1"]) == {
+    assert Lake(str(tmp_path / "no")).count_session_rows(*PLACE, **PARTITIONS, session_ids=["ses_1"]) == {
         "ses_1": 0
     }
 
@@ -264,11 +294,42 @@ def test_sessions_are_deleted_and_others_stay(tmp_path: Path) -> None:
     lake.append(*PLACE, pa.concat_tables([rows(f"ses_{n}", 5) for n in range(6)]), lane="a", number=1)
     append(lake, 1, session_id="ses_1")
     lake.append(*PLACE, rows("ses_1", workflow="ship"), lane="lane", number=2)
-    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1", "ses_4", "ses_none"]) == 13
-    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_1", "ses_4"]) == 0
+    delete = partial(lake.delete_sessions, *PLACE, **PARTITIONS)
+    assert delete(session_ids=["ses_1", "ses_4", "ses_none"]) == DeletedRows(13)
+    assert delete(session_ids=["ses_1", "ses_4"]) == DeletedRows(0)
     # The other partition keeps its rows.
     assert counts(reopened(lake)) == {"ses_0": 5, "ses_2": 5, "ses_3": 5, "ses_5": 5, "ses_1": 3}
-    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=[]) == 0
+    assert delete(session_ids=[]) == DeletedRows(0)
+
+
+def test_rows_of_several_partitions_are_counted_and_deleted_together(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    for number, workflow in enumerate(("pay", "ship", "other"), 1):
+        lake.append(*PLACE, rows("ses_1", number, workflow=workflow), lane="lane", number=number)
+    partitions = [LakePartition(workflow, "2026-05-01") for workflow in ("pay", "ship")]
+    before = lake.version(*PLACE)
+    assert before is not None
+    wanted: dict[str, Any] = {"partitions": partitions, "session_ids": ["ses_1"]}
+    assert lake.count_session_rows(*PLACE, **wanted) == {"ses_1": 3}
+    assert lake.delete_sessions(*PLACE, **wanted) == DeletedRows(3)
+    assert lake.version(*PLACE) == before + 1 and counts(lake) == {"ses_1": 3}
+    elsewhere = [LakePartition("ship", "2026-05-02"), LakePartition("pay", "2026-05-02")]
+    assert lake.count_session_rows(*PLACE, partitions=elsewhere, session_ids=["ses_1"]) == {"ses_1": 0}
+
+
+def test_a_delete_whose_time_is_up_is_continued_by_the_next_call(tmp_path: Path) -> None:
+    lake = Lake(str(tmp_path))
+    for number in range(1, 21):
+        lake.append(
+            *PLACE, pa.concat_tables([rows("ses_1"), rows(f"ses_n{number}")]), lane="lane", number=number
+        )
+    delete = partial(
+        lake.delete_sessions, *PLACE, **PARTITIONS, session_ids=["ses_1"], is_time_up=lambda: True
+    )
+    parts = [delete() for _ in range(4)]
+    assert [part.is_complete for part in parts] == [False, False, True, True]
+    assert all(part.count for part in parts[:3]) and sum(part.count for part in parts) == 60
+    assert counts(reopened(lake)) == {f"ses_n{number}": 3 for number in range(1, 21)}
 
 
 @pytest.mark.parametrize("bad", ["x' OR '1'='1", "ses_1\n", "ses_", "SES_1", "ses_é", ""])
@@ -298,7 +359,7 @@ def test_deletes_and_compaction_race_with_appends(tmp_path: Path) -> None:
 
     def delete(writer: Lake) -> None:
         for number in range(1, 11):
-            assert writer.delete_sessions(*PLACE, **PARTITIONS, session_ids=[f"ses_{number}"]) == 3
+            assert writer.delete_sessions(*PLACE, **PARTITIONS, session_ids=[f"ses_{number}"]).count == 3
 
     def compact(writer: Lake) -> None:
         for _ in range(3):
@@ -356,7 +417,7 @@ def test_old_files_that_no_commit_names_are_deleted(tmp_path: Path) -> None:
     # All files but two are two days old; so are the entries that name them.
     for path in [*table.rglob("*.parquet"), *table.rglob("*.json")]:
         os.utime(path, (time.time() - 2 * 86_400,) * 2)
-    os.utime(table / young.path)
+    os.utime(table / young.path, (time.time() - 23 * 3_600,) * 2)
     os.utime(table / ancient.path, (time.time() - 40 * 86_400,) * 2)
     lake.maintain(*PLACE)
     assert not (table / abandoned.path).exists() and not (table / ancient.path).exists()

@@ -100,16 +100,20 @@ def test_files_that_a_running_export_pins_are_kept(hasty: Lake) -> None:
 
 
 def test_files_of_past_days_are_joined(lake: Lake) -> None:
-    today = clock.now().date().isoformat()
+    now = clock.now()
+    today, yesterday = (at.date().isoformat() for at in (now, now - timedelta(days=1)))
     for number in range(1, 5):
         append(lake, number)
         lake.append(*PLACE, rows(f"ses_today{number}", date=today), lane="today", number=number)
+        # A batch is committed within a day of its date.
+        lake.append(*PLACE, rows(f"ses_yesterday{number}", date=yesterday), lane="yesterday", number=number)
     assert lake.compact(*PLACE) == 0, "sealing joins partitions with many small files alone"
     assert lake.maintain(*PLACE).joined_files == 4
     assert lake.maintain(*PLACE).joined_files == 0
     by_date = [path.parent.name for path in live_files(lake)]
-    assert sorted(by_date) == ["date=2026-05-01", *[f"date={today}"] * 4]
-    assert counts(lake) == {**expected(4), **{f"ses_today{number}": 3 for number in range(1, 5)}}
+    assert sorted(by_date) == ["date=2026-05-01", *[f"date={yesterday}"] * 4, *[f"date={today}"] * 4]
+    recent = {f"ses_{day}{number}": 3 for number in range(1, 5) for day in ("today", "yesterday")}
+    assert counts(lake) == {**expected(4), **recent}
 
 
 def test_every_row_is_there_once_and_the_disk_does_not_grow(tmp_path: Path) -> None:
@@ -142,6 +146,18 @@ def test_versions_of_the_last_day_stay_readable(lake: Lake) -> None:
     assert lake.scan(*PLACE, version=kept).collect().height == 30
     # Older ones open as the newest.
     assert lake.scan(*PLACE, version=3).collect().height == 36
+
+
+def test_a_version_of_last_evening_stays_readable(lake: Lake) -> None:
+    fill(lake, 1, 3)
+    kept = lake.version(*PLACE)
+    fill(lake, 4, 10)
+    lake.clean_log(*PLACE)
+    for path in (folder(lake) / "_delta_log").iterdir():
+        os.utime(path, (time.time() - 20 * 3_600,) * 2)
+    fill(lake, 11, 12)
+    lake.maintain(*PLACE)
+    assert lake.scan(*PLACE, version=kept).collect().height == 9
 
 
 def test_removals_are_known_from_checkpoints_too(lake: Lake) -> None:
@@ -310,7 +326,7 @@ READS: list[Callable[[Lake], int]] = [
         for batch in lake.read_session_batches(*PLACE, **PARTITION, session_id="ses_long", columns=["seq"])
     ),
     page,
-    lambda lake: lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_long"])["ses_long"],
+    lambda lake: lake.count_session_rows(*PLACE, **PARTITIONS, session_ids=["ses_long"])["ses_long"],
     lambda lake: retry_lake_read(lambda: lake.scan(*PLACE).filter(session_id="ses_long").collect()).height,
     export_rows,
 ]

@@ -36,9 +36,9 @@ def test_the_lake_works_in_an_object_store(lake: Lake) -> None:
     )
     assert not lake.commit(*PLACE, [file], lane="a", number=1)
     assert [append(lake, number) for number in (2, 3)] == [True, True]
-    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_2"]) == 3
+    assert lake.delete_sessions(*PLACE, **PARTITIONS, session_ids=["ses_2"]).count == 3
     append(lake, 4)
-    assert lake.count_session_rows(*PLACE, **PARTITION, session_ids=["ses_1", "ses_2"]) == {
+    assert lake.count_session_rows(*PLACE, **PARTITIONS, session_ids=["ses_1", "ses_2"]) == {
         "ses_1": 50,
         "ses_2": 0,
     }

@@ -2,13 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
+from sqlmodel import select
 
 from recorder import clock
+from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
 from recorder.storage.leases import (
+    LONGEST_TTL_MS,
     HeldLease,
     Lease,
     LeaseKeeper,
@@ -16,10 +18,12 @@ from recorder.storage.leases import (
     hold_lease,
     is_lease_held,
     lease_for_block,
+    make_unexpired_condition,
     release_lease,
     renew_lease,
     take_lease,
 )
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -124,13 +128,6 @@ def lose(database: Database, name: str) -> None:
         assert take_lease(db, name, "b", now_ms=clock.now_ms() + 3_600_000, ttl_ms=60_000)
 
 
-def wait_for(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 10
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
 def test_nothing_is_committed_under_a_lost_lease(database: Database, name: str) -> None:
     held = hold(database, name, ttl_ms=60_000)
     lose(database, name)
@@ -169,6 +166,27 @@ def test_the_keeper_renews_what_is_held_and_reports_what_is_lost(database: Datab
         lost.require_time()
 
 
+def test_the_keeper_goes_on_after_an_error(database: Database, name: str) -> None:
+    held = hold(database, name, ttl_ms=60_000)
+    before, errors = held.renewed_s, iter([OSError("the database is away")])
+
+    def list_leases() -> list[HeldLease]:
+        for error in errors:
+            raise error
+        return [held]
+
+    with LeaseKeeper(database, list_leases, every_s=0.01):
+        wait_for(lambda: held.renewed_s > before)
+
+
+def test_of_two_renewals_the_later_one_counts(database: Database, name: str) -> None:
+    held = hold(database, name, ttl_ms=60_000)
+    now_s = time.monotonic()
+    held.note_renewal(now_s)
+    held.note_renewal(now_s - 61)
+    held.require_time()
+
+
 def test_the_keeper_leaves_a_released_lease_alone(database: Database, name: str) -> None:
     held = hold(database, name, ttl_ms=60_000)
     with database.transaction(write=True) as db:
@@ -188,3 +206,27 @@ def test_a_block_without_the_lease_gets_none_and_one_with_it_releases_it(
             assert second is None
         assert is_held(database, name, now_ms=clock.now_ms())
     assert not is_held(database, name, now_ms=clock.now_ms())
+
+
+def test_a_lease_that_was_taken_before_the_clock_was_set_back_is_free(database: Database, name: str) -> None:
+    now_ms, hour_ms = clock.now_ms(), 3_600_000
+    with database.transaction(write=True) as db:
+        earlier = take_lease(db, name, "killed", now_ms=now_ms + hour_ms, ttl_ms=60_000)
+    assert earlier and not is_held(database, name, now_ms=now_ms)
+    with database.transaction(write=False) as db:
+        held = select(LeaseRow.name).where(LeaseRow.name == name, make_unexpired_condition(now_ms))
+        assert db.exec(held).all() == []
+    later = take(database, name, "next", now_ms=now_ms)
+    assert later and later.fence == earlier.fence + 1
+    assert not renew(database, earlier, now_ms=now_ms)
+
+
+def test_the_longest_lease_is_held_to_its_end(database: Database, name: str) -> None:
+    with database.transaction(write=True) as db:
+        assert take_lease(db, name, "a", now_ms=0, ttl_ms=LONGEST_TTL_MS)
+        with pytest.raises(ValueError, match="at most"):
+            take_lease(db, name, "a", now_ms=0, ttl_ms=LONGEST_TTL_MS + 1)
+    assert is_held(database, name, now_ms=0) and is_held(database, name, now_ms=LONGEST_TTL_MS - 1)
+    with database.transaction(write=False) as db:
+        held = select(LeaseRow.name).where(LeaseRow.name == name, make_unexpired_condition(0))
+        assert db.exec(held).all() == [name]

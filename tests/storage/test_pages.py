@@ -5,6 +5,7 @@ from itertools import islice
 
 import pytest
 
+from recorder import limits
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, read_all_pages
 
 
@@ -39,6 +40,15 @@ def test_all_pages_hold_every_item_once(count: int) -> None:
     read: list[int] = []
     assert list(read_all_pages(lambda after: fetch(count, after, 3, read))) == list(range(count))
     assert len(read) <= count + count // 3
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.6, 1), (0.4, 2), (1.5, 1)])
+def test_a_page_ends_before_it_has_too_many_bytes(share: float, count: int) -> None:
+    size = int(limits.PAGE_BYTES * share)
+    page = fetch_list_page(
+        lambda most: range(most), limit=3, position_of=lambda number: number, size_of=lambda _: size
+    )
+    assert page == (list(range(count)), count - 1)
 
 
 def test_converted_items_keep_the_position() -> None:

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlmodel import SQLModel, col, select
+from sqlmodel import col, select
 
 from recorder.access.key_admin import list_keys
 from recorder.audit.verify import verify_audit
@@ -20,6 +20,7 @@ from recorder.exports.requests.queue import list_exports
 from recorder.memory.queries.common_paths import list_paths
 from recorder.models.frame import FrameRow
 from recorder.models.session import SessionCreate
+from recorder.models.tables import METADATA
 from recorder.models.workspace import WorkspaceRow
 from recorder.recording.session_list import SessionFilter, list_sessions
 from recorder.recording.sessions import create_session
@@ -61,7 +62,7 @@ def test_a_database_of_an_earlier_schema_migrates_and_reads_its_rows_back(
             db.connection(),
             opts={"compare_type": True, "compare_server_default": True, "render_as_batch": True},
         )
-        assert compare_metadata(context, SQLModel.metadata) == []
+        assert compare_metadata(context, METADATA) == []
         workspace = db.exec(select(WorkspaceRow)).one()
         tenant = Tenant(workspace.id, "live")
         assert (workspace.name, [key.label for key in list_keys(db, tenant).items]) == ("acme", ["first key"])

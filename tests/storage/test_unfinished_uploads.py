@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,30 @@ def test_an_upload_that_ended_meantime_is_passed_over(
 
     monkeypatch.setattr(S3FileSystem, "call_s3", end_after_listing)
     assert abort_unfinished_uploads(blob_url("s3", "ended")) == 0
+
+
+def test_the_uploads_of_all_pages_are_aborted_and_no_others(
+    store: EmulatedS3, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        begin_upload(store, f"paged/part-{number}")
+    begin_upload(store, "paged-by-others/part")
+    call = S3FileSystem.call_s3
+
+    def list_two(system: S3FileSystem, method: str, **named: Any) -> Any:
+        if method != "list_multipart_uploads":
+            return call(system, method, **named)
+        # A store that ignores the prefix, and lists two at a time.
+        page = call(system, method, Bucket=named["Bucket"])
+        listed = sorted(page["Uploads"], key=itemgetter("Key"))
+        uploads = [each for each in listed if each["Key"] > named.get("KeyMarker", "")]
+        last = uploads[:2][-1] if uploads else {"Key": "", "UploadId": ""}
+        markers = {"NextKeyMarker": last["Key"], "NextUploadIdMarker": last["UploadId"]}
+        return {"Uploads": uploads[:2], "IsTruncated": len(uploads) > 2, **markers}
+
+    monkeypatch.setattr(S3FileSystem, "call_s3", list_two)
+    assert abort_unfinished_uploads(blob_url("s3", "paged")) == 5
+    assert "paged-by-others/part" in store.uploads()
 
 
 def test_a_store_that_does_not_answer_is_left_to_the_next_pass(

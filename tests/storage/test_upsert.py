@@ -9,7 +9,7 @@ from sqlmodel import col
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
-from recorder.storage.upsert import insert_if_missing, insert_or_update
+from recorder.storage.upsert import insert_if_missing, insert_missing_rows, insert_or_update
 
 
 @pytest.fixture
@@ -34,6 +34,16 @@ def test_a_row_that_exists_is_left_alone(database: Database) -> None:
         assert insert_if_missing(db, LeaseRow, lease(name, fence=1))
         assert not insert_if_missing(db, LeaseRow, lease(name, fence=2))
     assert read_fence(database, name) == 1
+
+
+def test_missing_rows_are_inserted_and_counted(database: Database) -> None:
+    names = sorted(new_id("evt") for _ in range(1_200))
+    with database.transaction(write=True) as db:
+        assert insert_missing_rows(db, LeaseRow, []) == 0
+        assert insert_missing_rows(db, LeaseRow, [lease(names[0], fence=1)]) == 1
+        assert insert_missing_rows(db, LeaseRow, [lease(name, fence=2) for name in names]) == 1_199
+        assert insert_missing_rows(db, LeaseRow, [lease(name, fence=3) for name in names]) == 0
+    assert (read_fence(database, names[0]), read_fence(database, names[-1])) == (1, 2)
 
 
 def test_a_row_that_exists_is_updated_from_its_own_columns(database: Database) -> None:

@@ -178,7 +178,10 @@ def test_a_stopped_process_is_killed_at_once_and_another_has_five_seconds(
         child.wait(10)
         assert child.has_ended()
         child.start(guard)
+        clock.at += 40
         child.ask_to_end()
+        child.liveness.excuse()  # begins the silence again
+        assert child.silent_s == 40
         assert child.is_ending and not child.is_overdue
         clock.at += 5
         assert child.is_overdue
@@ -351,21 +354,37 @@ def test_silence_of_dagster_is_not_printed_before_its_first_report_is_due() -> N
     assert printed == []
 
 
-def test_a_warning_is_printed_when_it_appears_and_when_it_goes() -> None:
+def test_a_warning_is_printed_when_it_appears_and_when_it_goes(clock: Clock) -> None:
     said: list[str] = []
     url = "http://127.0.0.1:1/readyz"
-    watch = WarningPrinter(url, said.append, has_dagster=True, first_report_s=0.0)
+    watch = WarningPrinter(url, said.append, has_dagster=True, first_report_s=0.0, now=clock)
     fine = {"database": "ok", "lake": "ok"}
-    watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 3, for 61 s"}]})
-    watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 4, for 66 s"}]})
+    watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 3, for 119 s"}]})
+    clock.at += 80
+    watch.take({"parts": fine, "warnings": [{"code": "sealing_behind", "message": "waiting: 4, for 3 min"}]})
     watch.take({"parts": {**fine, "lake": "unavailable"}, "warnings": []})
+    clock.at += 125
     watch.take({"parts": fine, "warnings": [{"code": "dagster_silent", "message": "Dagster is silent."}]})
     assert said == [
-        "Warning  sealing_behind: waiting: 3, for 61 s",
+        "Warning  sealing_behind: waiting: 3, for 119 s",
         "Warning  unavailable: The lake does not answer; requests get 503.",
-        "Ended    sealing_behind: waiting: 4, for 66 s",
+        "Ended    sealing_behind, after 80 s",
         "Warning  dagster_silent: Dagster is silent.",
-        "Ended    unavailable: The lake does not answer; requests get 503.",
+        "Ended    unavailable (lake), after 2 min",
+    ]
+
+
+def test_of_warnings_with_one_code_the_new_ones_are_printed(clock: Clock) -> None:
+    said: list[str] = []
+    watch = WarningPrinter("http://127.0.0.1:1/readyz", said.append, has_dagster=True, now=clock)
+    first, second = ({"code": "sensor_off", "message": f"`{name}` is off."} for name in ("b", "a"))
+    for warnings in ([first], [second, first], [second], []):
+        watch.take({"warnings": warnings})
+        clock.at += 5
+    assert said == [
+        "Warning  sensor_off: `b` is off.",
+        "Warning  sensor_off: `a` is off.",
+        "Ended    sensor_off, after 15 s",
     ]
 
 

@@ -16,7 +16,7 @@ from recorder.storage.temporary_files import (
     empty_temporary_folders,
     get_service_temporary_folder,
 )
-from recorder.supervisor.child_commands import environment
+from recorder.supervisor.child_commands import make_service_child_environment
 from recorder.supervisor.service import run_service
 from tests.support.deployment_processes import ROOT
 from tests.support.sealed_sessions import make_runtime, make_settings
@@ -27,7 +27,8 @@ def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
     for folder in (service, commands / "old", commands / "young"):
         folder.mkdir(parents=True)
         (folder / "page.html").write_text("recorded")
-    os.utime(commands / "old", (time.time() - 90_000,) * 2)
+    for name, hours in (("old", 25), ("young", 23)):
+        os.utime(commands / name, (time.time() - hours * 3_600,) * 2)
     empty_temporary_folders(tmp_path)
     assert list(service.iterdir()) == [] and stat.S_IMODE(service.stat().st_mode) == 0o700
     assert [path.name for path in commands.iterdir()] == ["young"]
@@ -60,7 +61,7 @@ def test_processes_of_a_service_use_the_data_folder_however_long_its_path(tmp_pa
         assert folders == {str(get_service_temporary_folder(settings.data_dir))}
     shown = subprocess.run(
         [sys.executable, "-c", "import tempfile; print(tempfile.gettempdir())"],
-        env=environment(settings, ROOT),
+        env=make_service_child_environment(settings, ROOT),
         capture_output=True,
         text=True,
         check=True,

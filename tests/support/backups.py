@@ -48,6 +48,7 @@ class Deployments:
             blob_url=str(data / "blobs"),
             lake_url=str(data / "lake"),
             export_url=str(data / "exports"),
+            cold_url=str(data / "cold"),
         )
         return replace(made, **chosen)
 

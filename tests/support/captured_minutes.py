@@ -18,8 +18,8 @@ from recorder.models.session import SessionCreate, SessionRow
 from recorder.models.workspace import UsageRow
 from recorder.recording.event_batches import EventBatch, check_and_pack_event_batch
 from recorder.recording.ingest import IngestWriter
+from recorder.recording.session_stops import stop_session
 from recorder.recording.sessions import create_session
-from recorder.recording.stops import stop_session
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 

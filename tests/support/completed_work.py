@@ -15,10 +15,11 @@ from sqlmodel import select
 
 from recorder.exports.runner.run import run_export
 from recorder.models.operations import OutboxRow
-from recorder.sealing import Sealer
 from recorder.webhooks.subscriptions import WebhookSecretBox
-from tests.support.delivery_loop import AT_ONCE, local_client, running_loop, wait_until
+from tests.support.delivery_loop import AT_ONCE, local_client, running_loop
 from tests.support.factories import Caller, event, frame
+from tests.support.sealing import seal_all
+from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, Received, running_receiver
 
 LONG_AGO = "2024-02-29T10:00:00Z"
@@ -49,17 +50,6 @@ def patch(caller: Caller, path: str, body: dict[str, Any]) -> Any:
     return answer.json()
 
 
-def seal_all(caller: Caller) -> None:
-    """Seal what has stopped, as the drain run does."""
-    sealer = Sealer(caller.service.runtime, owner="proofs")
-    assert sealer.take()
-    try:
-        while sealer.seal_batch() is not None:
-            pass
-    finally:
-        sealer.release()
-
-
 def stopped_session(caller: Caller, *events: dict[str, Any], tag: str | None = None, **body: Any) -> str:
     """A session of long ago with these events and a frame, stopped."""
     session_id = caller.make_session(started_at=LONG_AGO, **body)
@@ -74,7 +64,7 @@ def stopped_session(caller: Caller, *events: dict[str, Any], tag: str | None = N
 def sealed_session(caller: Caller, *events: dict[str, Any], **body: Any) -> str:
     """The same, sealed."""
     session_id = stopped_session(caller, *events, **body)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return session_id
 
 
@@ -132,7 +122,7 @@ def shown_graph(caller: Caller) -> Caller:
         ]
         steps += [] if states == "abc" else [event(900, "error")]
         stopped_session(caller, *steps)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return caller
 
 
@@ -188,7 +178,7 @@ def shown_delivery(caller: Caller) -> Sent:
         address = f"/v1/webhooks/{webhook['id']}"
         assert caller.post(f"{address}/secret").status_code == 200
         assert caller.post(f"{address}/test").status_code == 202
-        wait_until(lambda: caller.get(f"{address}/deliveries").json()["data"][0]["status"] == "succeeded")
+        wait_for(lambda: caller.get(f"{address}/deliveries").json()["data"][0]["status"] == "succeeded")
         (record,) = caller.get(f"{address}/deliveries").json()["data"]
         (request,) = receiver.received
         return Sent(caller, webhook, record, request)
@@ -201,7 +191,7 @@ def shown_notifications(caller: Caller) -> tuple[Caller, list[dict[str, Any]]]:
         make_webhook(caller, url=f"{receiver.url}/hooks")
         for _ in range(3):
             caller.make_session(status="created")
-        wait_until(lambda: len(receiver.received) == 3)
+        wait_for(lambda: len(receiver.received) == 3)
         return caller, [orjson.loads(request.body) for request in receiver.received]
 
 

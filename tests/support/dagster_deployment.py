@@ -1,17 +1,22 @@
 """A deployment under Dagster: exports are queued, sensors tick, datasets are materialized."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from pipelines.dataset_checks import dataset_checks
+from pipelines.dagster_runs import QUEUE_TAG
+from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import make_dataset_config
-from pipelines.exports import EXPORT_TAG, PARTITIONS, datasets, make_due_recipe_exports, take_up_exports
+from pipelines.dataset_partitions import PARTITIONS
+from pipelines.export_places import EXPORT_QUEUE
+from pipelines.export_queue import take_up_exports
+from pipelines.exports import datasets, make_due_recipe_exports
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
@@ -72,13 +77,23 @@ class Deployment:
         config = request.run_config["ops"]["datasets"]["config"]
         return self.materialize(request.partition_key, config, tags=dict(request.tags))
 
-    def add_run(self, row: ExportRow, status: dg.DagsterRunStatus) -> None:
-        """A record of a run of this export that ended so."""
+    def add_run(
+        self, row: ExportRow, status: dg.DagsterRunStatus, tags: Mapping[str, str] | None = None
+    ) -> dg.DagsterRun:
+        """A record of a run of this export in this state."""
         job = dg.Definitions(
             [datasets], resources={"recorder": self.recorder}
         ).resolve_implicit_global_asset_job_def()
         config = {"ops": {"datasets": {"config": make_dataset_config(row)}}}
-        self.instance.create_run_for_job(job, tags={EXPORT_TAG: row.id}, status=status, run_config=config)
+        # A queued run must say where its code is; there is no public way to make one.
+        repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
+        return self.instance.create_run_for_job(
+            job,
+            tags={EXPORT_TAG: row.id, QUEUE_TAG: EXPORT_QUEUE, **(tags or {})},
+            status=status,
+            run_config=config,
+            remote_job_origin=repository.get_job_origin(job.name),
+        )
 
     def exports(self) -> list[ExportRow]:
         with self.runtime.database.transaction(write=False) as db:
@@ -86,6 +101,15 @@ class Deployment:
                 db, Tenant(self.workspace_id, "live"), workflows=(), status=None, before_id=None, limit=9
             )
         return rows
+
+
+def another_workspace(deployment: Deployment, name: str) -> Deployment:
+    """The same deployment, as a second workspace sees it."""
+    runtime = deployment.runtime
+    with runtime.database.transaction(write=True) as db:
+        key = create_workspace(db, name, region="us", secret=runtime.settings.secret, tier="unlimited")
+    seal(runtime, [Recording()], workspace_id=key.workspace_id)
+    return Deployment(deployment.recorder, runtime, key.workspace_id, deployment.instance)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate, WebhookCreated
 from recorder.net.addresses import AllowList
-from recorder.net.client import OutboundClient
+from recorder.net.outbound_client import OutboundClient
 from recorder.net.outbound_guard import AddressGuard
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
@@ -28,7 +27,6 @@ BOX = WebhookSecretBox(b"tests")
 #: Without waits between attempts.
 AT_ONCE = DeliverySchedule(waits_s=(0.0,) * 7)
 CREATED = ("session.created",)
-_PATIENCE_S = 30.0
 
 
 @pytest.fixture
@@ -70,17 +68,6 @@ def running_loop(
     assert not thread.is_alive()
 
 
-def wait_until(condition: Callable[[], Any]) -> Any:
-    """Return the value of the condition once it is true."""
-    until = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < until:
-        result = condition()
-        if result:
-            return result
-        time.sleep(0.01)
-    raise AssertionError("waited in vain")
-
-
 def make_webhook(
     database: Database, url: str, *, workspace_id: str, mode: str = "live", events: tuple[str, ...]
 ) -> WebhookCreated:
@@ -97,6 +84,7 @@ def put_event(
     workspace_id: str,
     mode: str = "live",
     data: dict[str, Any] | None = None,
+    subject_id: str | None = None,
 ) -> str:
     """An event in the outbox; returns its id."""
     with database.transaction(write=True) as db:
@@ -104,7 +92,7 @@ def put_event(
             db,
             tenant=Tenant(workspace_id, mode),
             type=type,
-            subject_id=new_id("ses"),
+            subject_id=subject_id or new_id("ses"),
             data=data or {"session": {"id": "ses_1"}},
         )
         return row.id

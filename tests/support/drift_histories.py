@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from recorder.memory.drift.drift_subjects import list_drift_subjects
 from recorder.memory.drift.history import DAY_MS, History
-from recorder.memory.drift.subjects import list_drift_subjects
 
 _HOUR_MS = 3_600_000
 

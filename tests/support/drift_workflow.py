@@ -12,7 +12,7 @@ from recorder.memory.storage.indexing import GraphIndexer
 from recorder.models.operations import OutboxRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.storage.database import Database
-from recorder.storage.deployment import compute_workflow_slot, read_slot_count
+from recorder.storage.deployment import compute_sealing_slot, read_sealing_slot_count
 from recorder.tenant import GraphScope
 from tests.support.graph_sessions import START, add_workflow, make_row, make_scope, make_steps
 
@@ -34,7 +34,7 @@ class Story:
             if scope is not None:
                 add_workflow(db, scope)
             self.scope = scope or make_scope(db)
-            slot = compute_workflow_slot(self.scope.workflow, read_slot_count(db))
+            slot = compute_sealing_slot(self.scope.workflow, read_sealing_slot_count(db))
             keys = {"workspace_id": self.scope.workspace_id, "mode": self.scope.mode, "slot": slot}
             if db.get(SealCounterRow, tuple(keys.values())) is None:
                 db.add(SealCounterRow(**keys, seal_seq=0))

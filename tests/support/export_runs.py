@@ -5,13 +5,16 @@ from typing import Any
 
 import orjson
 import polars as pl
+from sqlmodel import select
 
+from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.exports.executor import ShardExecutor
 from recorder.exports.requests.queue import create_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
+from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.sealed_sessions import WORKSPACE
@@ -58,3 +61,10 @@ def rows_of(folder: Path, kind: str = "events") -> pl.DataFrame:
 def hashes_of(folder: Path) -> dict[str, str]:
     """SHA-256 of each shard, by path."""
     return {shard["path"]: shard["sha256"] for shard in manifest_of(folder)["shards"]}
+
+
+def quota_of(runtime: Runtime) -> tuple[int, int]:
+    """Return the rows that the workspace has exported, and the rows that its exports reserve."""
+    with runtime.database.transaction(write=False) as db:
+        reserved = sum(db.exec(select(UsageRow.reserved_rows)))
+        return read_quota(db, Tenant(WORKSPACE, "live")).exported_rows, reserved

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 from fastapi import FastAPI
 from PIL import Image
-from sqlmodel import SQLModel, func, select
+from sqlmodel import func, select
 from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder.access.keys import NewKey, create_key, create_workspace
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
+from recorder.models.tables import METADATA
 from recorder.models.wire import Mode
 from recorder.runtime import Runtime
 from tests.support.sealed_sessions import make_settings
@@ -164,7 +165,7 @@ def _counts() -> Any:
     return select(
         *(
             select(func.count()).select_from(table).scalar_subquery().label(table.name)
-            for table in SQLModel.metadata.sorted_tables
+            for table in METADATA.sorted_tables
         )
     )
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tests.support.completed_work import LONG_AGO, seal_all
+from tests.support.completed_work import LONG_AGO
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
+from tests.support.sealing import seal_all
 
 #: Time from one click to the next, and from the start to the first one.
 STEP_MS = 1_000
@@ -73,5 +74,5 @@ def make_run(
         assert caller.post(f"/v1/sessions/{session_id}/tags", tag).status_code == 201
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
     if seal:
-        seal_all(caller)
+        seal_all(caller.service.runtime)
     return session_id

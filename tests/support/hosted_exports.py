@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from recorder.exports.runner.run import run_export
 from recorder.runtime import Runtime
 from tests.support import sealed_sessions
 from tests.support.http_service import serving
+from tests.support.ports import find_free_port
 from tests.support.sealed_sessions import START, Recording, make_settings, seal
 
 WORKFLOWS = ["checkout", "refund", "triage"]
@@ -95,8 +95,7 @@ class Host:
 @contextmanager
 def hosting(folder: Path) -> Iterator[Host]:
     """A service whose signed addresses lead to itself."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = find_free_port()
     url = f"http://127.0.0.1:{port}"
     app = create_app(make_settings(folder, public_url=url))
     runtime: Runtime = app.state.runtime

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from tests.support.completed_work import LONG_AGO, once, seal_all
+from tests.support.completed_work import LONG_AGO, once
 from tests.support.factories import Caller, event, frame
+from tests.support.sealing import seal_all
 
 #: Time from one step to the next, and from the start to the first one.
 STEP_MS = 1_000
@@ -69,7 +70,7 @@ def add_tag(caller: Caller, session_id: str, name: str, **members: Any) -> None:
 def sealed_walks(caller: Caller, *ways: str, **body: Any) -> list[str]:
     """Such sessions, sealed."""
     ids = [stopped_walk(caller, states, **body) for states in ways]
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return ids
 
 
@@ -90,7 +91,7 @@ def shown_walks(caller: Caller) -> Caller:
             stopped_walk(caller, states, failed_at=3_000)
     stopped_walk(caller, "abx", tag="error")
     stopped_walk(caller, "qrs")
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return caller
 
 

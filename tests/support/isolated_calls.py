@@ -8,7 +8,7 @@ from typing import Any
 import httpcore
 
 from recorder.net.addresses import AllowList
-from recorder.net.client import OutboundClient, OutboundExchange
+from recorder.net.outbound_client import OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 
 PUBLIC = "93.184.216.34"

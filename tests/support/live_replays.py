@@ -14,15 +14,16 @@ from api.app import create_app
 from examples.webapp.record import record_runs
 from examples.webapp.server import PASSWORD, WebApp
 from recorder import Client
-from recorder.live.claimed_replay import claim_live_replay, run_claimed_replay
+from recorder.live.claimed_replay import claim_live_replay, list_next_live_replays, run_claimed_replay
+from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.models.replay import ReplayRow
-from recorder.models.workspace import WorkspaceRow
 from recorder.setting_parsers import LiveSandbox
 from tests.support.browser import find_chromium, find_readable_chromium
-from tests.support.completed_work import seal_all
 from tests.support.factories import Caller, Service
 from tests.support.http_service import serving
+from tests.support.replay_requests import allow_hosts, get_replay
 from tests.support.sealed_sessions import make_settings
+from tests.support.sealing import seal_all
 
 
 @contextmanager
@@ -42,16 +43,8 @@ def record_approval(caller: Caller, port: int) -> str:
     """Record the approval of an invoice with the browser; return the sealed session."""
     with Client(f"http://127.0.0.1:{port}", caller.key.key) as client:
         (session_id,) = record_runs(client, "base", 1, browser_path=find_chromium())
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return session_id
-
-
-def allow_hosts(caller: Caller, *hosts: str) -> None:
-    """Hosts that live replays of the workspace may reach."""
-    with caller.service.runtime.database.transaction(write=True) as db:
-        row = db.get_one(WorkspaceRow, caller.key.workspace_id)
-        row.live_hosts = list(hosts)
-        db.add(row)
 
 
 def ask_live(caller: Caller, session_id: str, app: WebApp, **members: Any) -> str:
@@ -77,16 +70,17 @@ def work_live(caller: Caller) -> ReplayRow | None:
     """Do the live replay that waits longest, as a worker does; return its row as it was claimed."""
     runtime = caller.service.runtime
     with runtime.database.transaction(write=True) as db:
-        claimed = claim_live_replay(db, "tests")
+        claimed = claim_live_replay(db, "tests", list_next_live_replays(db))
     if claimed is None:
         return None
-    run_claimed_replay(runtime, *claimed)
+    with LiveReplayPlanner() as planner:
+        run_claimed_replay(runtime, *claimed, planner)
     return claimed[0]
 
 
 def show(caller: Caller, replay_id: str) -> dict[str, Any]:
     """The replay now, with its steps."""
-    shown: dict[str, Any] = caller.get(f"/v1/replays/{replay_id}").json()
+    shown = get_replay(caller, replay_id)
     shown["rows"] = caller.get(f"/v1/replays/{replay_id}/steps").json()["data"]
     return shown
 

@@ -16,6 +16,7 @@ import orjson
 
 from recorder.settings import extend_program_environment
 from tests.support.databases import part_is_missing
+from tests.support.ports import find_free_port
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "datasets"
@@ -152,7 +153,7 @@ class EmulatedAzure(EmulatedStore):
 @contextmanager
 def running_store(kind: str) -> Iterator[EmulatedStore]:
     """The emulator of a kind of destination, with an empty bucket."""
-    port = _free_port()
+    port = find_free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="recorder-store-") as folder:
         match kind:
@@ -208,10 +209,3 @@ def _azurite() -> str:
     if result is None:
         part_is_missing("Azurite is not installed (npm install --prefix .venv/azurite azurite@3.37.0).")
     return result
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,13 +11,18 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 from sqlmodel import select
 
-from recorder.governance.purging.due_steps import DueStepReport
 from recorder.governance.purging.purge_runs import run_purges
+from recorder.governance.purging.step_report import DueStepReport
+from recorder.ids import new_timed_id
 from recorder.models.governance import PurgeRow
+from recorder.models.replay import ReplayRow
+from recorder.models.session import SessionCreate
+from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
-from tests.support.completed_work import seal_all
+from recorder.tenant import Tenant
 from tests.support.factories import Caller, event
 from tests.support.recorded_sessions import execute
+from tests.support.sealing import seal_all
 from tests.support.stored_content import stored_texts
 
 
@@ -27,6 +32,33 @@ class Canary:
 
     session_id: str
     word: str
+
+
+def record_live_replay(caller: Caller, source: str) -> tuple[str, str]:
+    """Add a running live replay of a session, and the session that records it; return the ids of both."""
+    tenant = Tenant(caller.key.workspace_id, "live")
+    body = SessionCreate(workflow="approve", start=True)
+    replay_id, now = new_timed_id("rpl")
+    with caller.service.runtime.database.transaction(write=True) as db:
+        recorded = create_session(db, tenant, body, origin="replay").id
+        db.add(
+            ReplayRow(
+                id=replay_id,
+                workspace_id=tenant.workspace_id,
+                mode=tenant.mode,
+                workflow="approve",
+                session_id=source,
+                sandbox="live",
+                kind="full",
+                status="running",
+                spec={"anchor": None, "until": None, "against": None, "policy": {}},
+                input_names=[],
+                decisions={},
+                result_session_id=recorded,
+                created_at=now,
+            )
+        )
+    return recorded, replay_id
 
 
 def new_word() -> str:
@@ -58,7 +90,7 @@ def recorded_canary(
     if is_stopped or is_sealed:
         assert caller.post(f"/v1/sessions/{session_id}/stop", key=f"stop-{word}").status_code == 200
     if is_sealed:
-        seal_all(caller)
+        seal_all(caller.service.runtime)
     return Canary(session_id, word)
 
 
@@ -76,8 +108,10 @@ def count_hits(runtime: Runtime, word: str) -> int:
 
 
 def make_due(runtime: Runtime) -> None:
-    """Let the waits of all purges be over."""
+    """Let the waits of all purges, and of all second searches of erasures, be over."""
     execute(runtime, "UPDATE purges SET due_at = requested_at WHERE step <> 'done'")
+    second = "second_search_at IS NOT NULL AND NOT is_searched"
+    execute(runtime, f"UPDATE erasures SET second_search_at = created_at WHERE {second}")
 
 
 def finish_purges(runtime: Runtime) -> DueStepReport:

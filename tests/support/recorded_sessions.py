@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 from sqlalchemy import text
-from sqlmodel import select
+from sqlmodel import insert, select
 
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
@@ -22,8 +22,8 @@ from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.frame_validation import validate_frames_json
 from recorder.recording.frames import FrameUpload
 from recorder.recording.ingest import IngestWriter
+from recorder.recording.session_stops import stop_session
 from recorder.recording.sessions import create_session, delete_session
-from recorder.recording.stops import stop_session
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
@@ -119,6 +119,15 @@ def execute(runtime: Runtime, statement: str, **values: Any) -> None:
     """Change rows directly in SQL: make things old, let a lease expire."""
     with runtime.database.transaction(write=True) as db:
         db.connection().execute(text(statement), values)
+
+
+def copy_session(runtime: Runtime, session_id: str, count: int, **changed: Any) -> list[str]:
+    """Add so many rows that equal a session's but for their ids; return the ids, in order."""
+    values = session_row(runtime, session_id).model_dump() | changed
+    ids = [new_id("ses") for _ in range(count)]
+    with runtime.database.transaction(write=True) as db:
+        db.connection().execute(insert(SessionRow), [values | {"id": each} for each in ids])
+    return ids
 
 
 def let_lease_run_out(runtime: Runtime) -> None:

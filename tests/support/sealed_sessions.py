@@ -15,12 +15,13 @@ from recorder.hashing import compute_hash_bucket
 from recorder.ids import new_id
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.models.workflow import WorkflowRow
+from recorder.models.workspace import WorkspaceRow
 from recorder.row_digests import compute_events_digest
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.tenant import Tenant
-from tests.support.databases import create_file
+from tests.support.databases import create_database, create_file
 
 WORKSPACE = "wsp_01k0000000000000000000000a"
 START = datetime(2026, 5, 1, 8, tzinfo=UTC)
@@ -55,6 +56,27 @@ def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
     opened.close()
 
 
+def open_on_either_engine(
+    request: pytest.FixtureRequest, folder: Path, *, tier: str | None = None, **chosen: Any
+) -> Iterator[Runtime]:
+    """Open a deployment on the engine that the fixture's parameter names, and close it after the test.
+
+    Args:
+        request: the fixture's; its parameter is `sqlite`, the default, or `postgresql`.
+        folder: folder of the deployment.
+        tier: with a tier, the deployment has a workspace of it.
+        chosen: settings, as `make_settings` takes them.
+    """
+    if getattr(request, "param", "sqlite") == "postgresql":
+        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
+    opened = make_runtime(folder, **chosen)
+    if tier is not None:
+        with opened.database.transaction(write=True) as db:
+            db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier=tier, created_at=START))
+    yield opened
+    opened.close()
+
+
 @dataclass(kw_only=True)
 class Recording:
     """A session as a test describes it; each event is `(t_ms, type)`, each frame a `t_ms`."""
@@ -82,7 +104,7 @@ def seal(
 ) -> list[str]:
     """Put the sessions where sealing would have put them, as one batch; returns their ids."""
     number = (runtime.lake.version("sessions", Tenant(workspace_id, mode)) or 0) + 1
-    tables: dict[Kind, list[dict[str, Any]]] = {"events": [], "frames": [], "sessions": []}
+    tables: dict[LakeKind, list[dict[str, Any]]] = {"events": [], "frames": [], "sessions": []}
     for seal_seq, recording in enumerate(recordings):
         _add_lake_rows(runtime, recording, tables, workspace_id, seal_seq)
     for kind, rows in tables.items():
@@ -110,7 +132,7 @@ def picture(session_id: str, number: int) -> bytes:
 def _add_lake_rows(
     runtime: Runtime,
     recording: Recording,
-    tables: dict[Kind, list[dict[str, Any]]],
+    tables: dict[LakeKind, list[dict[str, Any]]],
     workspace_id: str,
     seal_seq: int,
 ) -> None:

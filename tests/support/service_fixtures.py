@@ -1,6 +1,7 @@
 """Fixtures of the HTTP service, called or over a socket: one per module and engine, a workspace per test."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,12 +23,21 @@ def caller(service: Service) -> Caller:
     return service.make_caller()
 
 
+@pytest.fixture
+def second_process(service: Service, tmp_path: Path) -> Iterator[Service]:
+    """The application once more, on the same database and secret, as another process of the deployment."""
+    settings = service.runtime.settings
+    (tmp_path / "secret").write_bytes(settings.secret)
+    with running_app(tmp_path, settings.database_url) as running:
+        yield running
+
+
 @pytest.fixture(scope="module")
 def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
     """A running service on either engine, which reads keys again more often than by default."""
     folder = tmp_path_factory.mktemp("service")
     with streaming_service(
-        folder, pace=StreamTimes(key_check_s=0.1, poll_s=0.2), database_url=database_url
+        folder, times=StreamTimes(key_check_s=0.1, poll_s=0.2), database_url=database_url
     ) as running:
         yield running
 

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
-from sqlmodel import SQLModel
 
+from recorder.models.tables import METADATA
 from recorder.runtime import Runtime
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -32,7 +32,7 @@ def stored_texts(runtime: Runtime) -> Iterator[str]:
 def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
     """The same texts, each with its place: `table <name>`, or the path below the data folder."""
     with runtime.database.transaction(write=False) as db:
-        for table in SQLModel.metadata.sorted_tables:
+        for table in METADATA.sorted_tables:
             for row in db.connection().execute(table.select()):
                 yield from ((f"table {table.name}", _text(value)) for value in row)
     folder = runtime.settings.data_dir

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +22,9 @@ from recorder.ids import new_id
 from recorder.models.wire import Mode
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
-from recorder.sealing import Sealer
 from tests.support.http_service import serving
 from tests.support.sealed_sessions import make_settings
+from tests.support.waiting import wait_for
 
 PATIENCE_S = 20.0
 
@@ -146,13 +146,13 @@ class Heard:
 def streaming_service(
     folder: Path,
     *,
-    pace: StreamTimes | None = None,
+    times: StreamTimes | None = None,
     ws: type[WebSocketsSansIOProtocol] = WatchedSocket,
     **chosen: Any,
 ) -> Iterator[StreamService]:
     """A service on a folder; `chosen` are settings, such as its database."""
     app = create_app(make_settings(folder, **chosen))
-    app.state.stream_pace = pace or StreamTimes()
+    app.state.stream_times = times or StreamTimes()
     with serving(app, ws=ws) as port:
         yield StreamService(f"http://127.0.0.1:{port}", app, app.state.runtime)
 
@@ -200,14 +200,6 @@ def heard_all(streamer: Streamer, session_id: str, query: str = "", **headers: s
     return heard
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = PATIENCE_S) -> None:
-    """Return once a condition holds."""
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.005)
-
-
 def _path(session_id: str, query: str) -> str:
     return f"/v1/sessions/{session_id}/events/stream{query}"
 
@@ -237,15 +229,6 @@ def _hang_up(response: httpx.Response) -> None:
     connection = stream.get_extra_info("socket")
     if connection is not None and connection.fileno() >= 0:
         connection.shutdown(2)
-
-
-def seal(service: StreamService) -> None:
-    """Seal all waiting sessions, as a run of Dagster does, without a message to the service."""
-    sealer = Sealer(service.runtime, owner="test")
-    assert sealer.take()
-    while sealer.seal_batch() is not None:
-        continue
-    sealer.release()
 
 
 def stop(streamer: Streamer, session_id: str) -> None:

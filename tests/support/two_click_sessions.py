@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from recorder.replay_service.drain_run import ReplayDrainRun
-from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
-from tests.support.completed_work import seal_all
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
+from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
+from tests.support.sealing import seal_all
 
 PAGE = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["button", {"id": "open"}, "Open"],
         ["button", {"id": "approve"}, "Approve"]]]  # fmt: skip
@@ -23,7 +23,7 @@ def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
 def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
     """A sealed session of two clicks on pages with snapshots, and a tag between them."""
     session_id = stopped_run(caller, first=first, workflow=workflow)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return session_id
 
 
@@ -41,7 +41,7 @@ def long_run(caller: Caller) -> str:
     clicks = [click(10 + number, "Open", frame_id=f"frm_{number % 3}") for number in range(40)]
     assert caller.add_events(session_id, *clicks).status_code == 202
     assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     return session_id
 
 

@@ -6,9 +6,10 @@ from typing import Any
 from recorder import clock
 from recorder.exports.runner.run import run_export
 from recorder.models.replay import ReplayRow, ReplayStepRow
-from recorder.replay_service.drain_run import DECISION_TIME
-from tests.support.completed_work import EVENTS, make_webhook, seal_all, stopped_session
+from recorder.replays.replay_policy import DECISION_TIME
+from tests.support.completed_work import EVENTS, make_webhook, stopped_session
 from tests.support.factories import Caller, Service, event, frame
+from tests.support.sealing import seal_all
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _exports(caller: Caller, workflow: str) -> tuple[str, str, str]:
     """One that is completed, one that waits, and one that is completed and holds nothing."""
     stopped_session(caller, *EVENTS, workflow=workflow)
     stopped_session(caller, event(1, "scroll", state_key="elsewhere"), workflow=workflow)
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     body = {"workflow": workflow, "format": "parquet", "destination": {"kind": "signed_url"}}
     first, second = (caller.post("/v1/exports", body).json()["id"] for _ in range(2))
     empty = caller.post("/v1/exports", body | {"filter": {"tag": "nowhere"}}).json()["id"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from sqlmodel import delete, update
@@ -10,26 +11,35 @@ from sqlmodel import delete, update
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
+from recorder.errors import NotFound
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
-from recorder.models.webhook import DeliveryRow, WebhookSecretRow
+from recorder.models.recovery import RecoveryRow
+from recorder.models.replay import ReplayRow
+from recorder.models.session import SessionRow
+from recorder.models.webhook import DeliveryRow, WebhookSecretRow, WebhookUpdate
 from recorder.models.workspace import WorkspaceRow
-from recorder.net.client import OutboundExchange
+from recorder.net.outbound_client import OutboundExchange
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
-from recorder.webhooks.attempts import (
+from recorder.webhooks.deliveries import find_delivery, list_deliveries, redeliver
+from recorder.webhooks.delivery_attempts import (
     LEASE_MS,
-    AttemptClaim,
-    AttemptOutcome,
+    DeliveryClaim,
+    DeliveryResult,
     claim_delivery_attempts,
     list_due_queues,
     settle_delivery_attempts,
 )
-from recorder.webhooks.deliveries import find_delivery, redeliver
 from recorder.webhooks.delivery_scheduling import MAX_ATTEMPTS, WAITS_S, DeliverySchedule
-from recorder.webhooks.outbox import dispatch_outbox_events
+from recorder.webhooks.dispatcher import OutboxDispatcher
 from recorder.webhooks.signing import verify_signature
-from recorder.webhooks.subscriptions import WebhookSecretBox, delete_webhook, rotate_webhook_secret
+from recorder.webhooks.subscriptions import (
+    WebhookSecretBox,
+    delete_webhook,
+    rotate_webhook_secret,
+    update_webhook,
+)
 from tests.support.delivery_loop import BOX, attempts, make_webhook, put_event
 
 URL = "http://127.0.0.1:9/hooks"
@@ -47,25 +57,26 @@ class Desk:
     secret: str
     now: datetime = field(default_factory=clock.now)
 
-    def put(self, count: int = 1) -> list[str]:
+    def put(self, count: int = 1, *, subject_id: str | None = None) -> list[str]:
         """Events, handed out; returns their ids."""
-        ids = [put_event(self.database, workspace_id=self.workspace_id) for _ in range(count)]
+        members = {"workspace_id": self.workspace_id, "subject_id": subject_id}
+        ids = [put_event(self.database, **members) for _ in range(count)]
         with self.database.transaction(write=True) as db:
-            while dispatch_outbox_events(db):
+            while OutboxDispatcher().dispatch(db):
                 pass
         self.now = max(self.now, clock.now())
         return ids
 
-    def claim(self, count: int = 10, *, box: WebhookSecretBox = BOX) -> list[AttemptClaim]:
+    def claim(self, count: int = 10, *, box: WebhookSecretBox = BOX) -> list[DeliveryClaim]:
         """Return the attempts of this webhook that a worker claims now."""
         with self.database.transaction(write=True) as db:
             queues = list_due_queues(db, now_ms=clock.to_ms(self.now))
             wanted = {queue.webhook_id: count for queue in queues if queue.webhook_id == self.webhook_id}
             return claim_delivery_attempts(db, box, DeliverySchedule(), wanted, now=self.now).claims
 
-    def settle(self, claims: Sequence[AttemptClaim], exchange: OutboundExchange) -> None:
+    def settle(self, claims: Sequence[DeliveryClaim], exchange: OutboundExchange) -> None:
         """Write down the same result for all of them."""
-        outcomes = [AttemptOutcome(claim.id, claim.begun_ms, exchange) for claim in claims]
+        outcomes = [DeliveryResult(claim.id, claim.begun_ms, exchange) for claim in claims]
         with self.database.transaction(write=True) as db:
             settle_delivery_attempts(db, DeliverySchedule(), outcomes, now=self.now)
 
@@ -119,6 +130,22 @@ def test_a_failure_is_attempted_again_after_the_waits_of_the_specification(desk:
     desk.wait(10**6)
     assert told(desk.rows()) == [*((n, "failed") for n in range(1, 7)), (7, "exhausted")]
     assert (desk.claim(), desk.rows()[-1].next_attempt_at) == ([], None)
+
+
+def test_deliveries_that_fail_for_the_last_time_are_logged_once_an_hour(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk.put(3)
+    for wait_s in (*WAITS_S[: MAX_ATTEMPTS - 1], 0.0):
+        desk.settle(desk.claim(), REFUSED)
+        desk.wait(wait_s * 1.1 + 0.001)
+    assert [row.status for row in desk.rows()].count("exhausted") == 3
+    assert count_log_lines(caplog, "a delivery failed for the last time") == 1
+
+
+def count_log_lines(caplog: pytest.LogCaptureFixture, beginning: str) -> int:
+    """Return the number of log lines with a beginning."""
+    return sum(record.message.startswith(beginning) for record in caplog.records)
 
 
 def test_every_attempt_has_an_id_of_its_own_and_the_same_body(desk: Desk) -> None:
@@ -272,9 +299,13 @@ def test_a_secret_opens_for_its_own_webhook_alone(desk: Desk) -> None:
     assert BOX.decrypt_secret(moved) is None
 
 
-def test_what_cannot_be_signed_waits_and_uses_up_no_attempt(desk: Desk) -> None:
+def test_what_cannot_be_signed_waits_and_uses_up_no_attempt(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
     desk.put()
-    assert desk.claim(box=WebhookSecretBox(b"another deployment secret")) == []
+    for _ in range(3):
+        assert desk.claim(box=WebhookSecretBox(b"another deployment secret")) == []
+    assert count_log_lines(caplog, "a webhook's secret cannot be read") == 1
     assert told(desk.rows()) == [(1, "pending")]
     assert len(desk.claim()) == 1
 
@@ -298,7 +329,27 @@ def test_nothing_more_is_planned_for_a_webhook_that_was_deleted_meanwhile(desk: 
     with desk.database.transaction(write=True) as db:
         delete_webhook(db, Tenant(desk.origin.workspace_id, "live"), desk.origin, desk.webhook_id)
     desk.settle([claim], REFUSED)
-    assert (desk.rows(), desk.claim()) == ([], [])
+    desk.wait(10)
+    assert (told(desk.rows()), desk.claim()) == ([(1, "pending")] * 2, [])
+
+
+def test_a_record_shows_the_url_that_its_attempt_was_sent_to(desk: Desk) -> None:
+    desk.put()
+    [claim] = desk.claim()
+    tenant, change = Tenant(desk.workspace_id, "live"), WebhookUpdate(url=f"{URL}/moved")
+    with desk.database.transaction(write=True) as db:
+        update_webhook(db, tenant, desk.origin, desk.webhook_id, change)
+    desk.settle([claim], REFUSED)
+    with desk.database.transaction(write=False) as db:
+        page = list_deliveries(db, tenant, desk.webhook_id, before_id=None, limit=10)
+    assert [(each.status, each.request.url) for each in page.items] == [
+        ("pending", f"{URL}/moved"),
+        ("failed", URL),
+    ]
+    desk.wait(10)
+    [claim] = desk.claim()
+    with desk.database.transaction(write=False) as db:
+        assert find_delivery(db, tenant, desk.webhook_id, claim.id).request.url == f"{URL}/moved"
 
 
 def test_an_erased_event_is_not_sent(desk: Desk) -> None:
@@ -310,11 +361,79 @@ def test_an_erased_event_is_not_sent(desk: Desk) -> None:
     assert erased.encode() not in claim.body
 
 
+def add_subject(desk: Desk, kind: str) -> tuple[str, str]:
+    """Add a session, and a replay or recovery of it; return the ids of the subject and of the session."""
+    session_id, subject_id = new_id("ses"), new_id({"session": "ses", "recovery": "rcv"}.get(kind, "rpl"))
+    common = {"workspace_id": desk.workspace_id, "mode": "live", "workflow": "w", "created_at": desk.now}
+    of_replay = {"sandbox": "dry", "kind": "full", "spec": {}, "input_names": [], "decisions": {}}
+    of_replay |= {"session_id": session_id, "status": "completed"}
+    match kind:
+        case "replay":
+            row = ReplayRow(**common | of_replay, id=subject_id)
+        case "replay against it":
+            other = {"session_id": new_id("ses"), "against_session_id": session_id}
+            row = ReplayRow(**common | of_replay | other, id=subject_id)
+        case "recovery":
+            members = {"session_id": session_id, "failed_at_ms": 0, "sandbox": "dry", "status": "failed"}
+            row = RecoveryRow(**common | members, id=subject_id, replay_ids=[])
+        case _:
+            row, subject_id = None, session_id
+    with desk.database.transaction(write=True) as db:
+        db.add_all([SessionRow(**common, id=session_id, status="sealed"), *([row] if row else [])])
+    return subject_id, session_id
+
+
+@pytest.mark.parametrize("kind", ["session", "replay", "replay against it", "recovery"])
+def test_nothing_about_a_deleted_session_is_shown_or_sent(desk: Desk, kind: str) -> None:
+    subject_id, session_id = add_subject(desk, kind)
+    desk.put()
+    desk.put(subject_id=subject_id)
+    kept, hidden = desk.claim()
+    desk.settle([kept, hidden], REFUSED)
+    tenant = Tenant(desk.workspace_id, "live")
+
+    def list_ids() -> set[str]:
+        with desk.database.transaction(write=False) as db:
+            page = list_deliveries(db, tenant, desk.webhook_id, before_id=None, limit=100)
+        return {delivery.event_id for delivery in page.items}
+
+    assert len(list_ids()) == 2
+    with desk.database.transaction(write=True) as db:
+        db.get_one(SessionRow, session_id).deleted_at = desk.now
+    assert list_ids() == {kept.headers["webhook-id"]}
+    with desk.database.transaction(write=True) as db:
+        for find in (find_delivery, partial(redeliver, origin=desk.origin)):
+            with pytest.raises(NotFound):
+                find(db, tenant=tenant, webhook_id=desk.webhook_id, delivery_id=hidden.id)
+    desk.wait(10)
+    assert [claim.headers["webhook-id"] for claim in desk.claim()] == [kept.headers["webhook-id"]]
+
+
+def test_a_page_ends_after_many_records_of_deleted_sessions(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recorder.webhooks.deliveries.SCANNED_RECORDS", 3)
+    subject_id, session_id = add_subject(desk, "session")
+    kept = desk.put(2)
+    for _ in range(4):
+        desk.put(subject_id=subject_id)
+    with desk.database.transaction(write=True) as db:
+        db.get_one(SessionRow, session_id).deleted_at = desk.now
+    tenant = Tenant(desk.workspace_id, "live")
+    with desk.database.transaction(write=False) as db:
+        fetch = partial(list_deliveries, db, tenant, desk.webhook_id, limit=100)
+        pages = [page := fetch(before_id=None)]
+        while page.position is not None:
+            pages.append(page := fetch(before_id=page.position))
+    assert [[delivery.event_id for delivery in page.items] for page in pages] == [[], kept[::-1], []]
+
+
 RESPONSES = {
     "text": (b"caf\xc3\xa9", "café", False),
     "no UTF-8": (b"\xff\xfea", "\ufffd\ufffda", False),
     "NUL": (b"a\0b", "a\ufffdb", False),
     "grown past its length": (b"\xff" * 4_096, "\ufffd" * 1_365, True),
+    "cut off": (b"a" * 4_096, "a" * 4_096, True),
 }
 
 
@@ -323,7 +442,10 @@ def test_a_response_is_kept_as_text(desk: Desk, name: str) -> None:
     body, text, is_truncated = RESPONSES[name]
     desk.put()
     [claim] = desk.claim()
-    desk.settle([claim], OutboundExchange(status=200, headers={"a": "b"}, body=body, duration_ms=12))
+    exchange = OutboundExchange(
+        status=200, headers={"a": "b"}, body=body, duration_ms=12, body_truncated=name == "cut off"
+    )
+    desk.settle([claim], exchange)
     with desk.database.transaction(write=False) as db:
         result = find_delivery(db, Tenant(desk.workspace_id, "live"), desk.webhook_id, claim.id)
     assert result.response is not None

@@ -32,9 +32,9 @@ from tests.support.delivery_loop import (
     make_webhook,
     put_event,
     running_loop,
-    wait_until,
 )
 from tests.support.deployment_processes import ROOT
+from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, Receiver, running_receiver
 
 TAKEN = Answer(204)
@@ -55,7 +55,7 @@ def test_an_event_arrives_signed(database: Database, workspace_id: str) -> None:
         webhook = webhook_to(database, workspace_id, receiver)
         with continue_request_context("req_cause"):
             event_id = put_event(database, workspace_id=workspace_id)
-        wait_until(lambda: statuses(database, webhook) == ["succeeded"])
+        wait_for(lambda: statuses(database, webhook) == ["succeeded"])
     [request] = receiver.received
     [row] = attempts(database, webhook.id)
     headers = request.headers
@@ -70,7 +70,7 @@ def test_until_it_is_taken_it_is_sent_again_byte_for_byte(database: Database, wo
     with running_receiver(*answers) as receiver, running_loop(database, schedule=AT_ONCE):
         webhook = webhook_to(database, workspace_id, receiver)
         put_event(database, workspace_id=workspace_id)
-        wait_until(lambda: "succeeded" in statuses(database, webhook))
+        wait_for(lambda: "succeeded" in statuses(database, webhook))
     rows = attempts(database, webhook.id)
     assert [row.status for row in rows] == ["failed"] * 5 + ["succeeded"]
     assert [row.error for row in rows] == [None, None, None, "connection", "redirect", None]
@@ -84,7 +84,7 @@ def test_after_seven_failures_it_is_given_up(database: Database, workspace_id: s
     with running_receiver(Answer(503)) as receiver, running_loop(database, schedule=AT_ONCE):
         webhook = webhook_to(database, workspace_id, receiver)
         put_event(database, workspace_id=workspace_id)
-        wait_until(lambda: "exhausted" in statuses(database, webhook))
+        wait_for(lambda: "exhausted" in statuses(database, webhook))
     assert (len(receiver.received), statuses(database, webhook)) == (7, ["failed"] * 6 + ["exhausted"])
 
 
@@ -92,7 +92,7 @@ def test_an_address_that_became_blocked_is_a_failed_attempt(database: Database, 
     webhook = make_webhook(database, "https://10.0.0.1/", workspace_id=workspace_id, events=CREATED)
     put_event(database, workspace_id=workspace_id)
     with running_loop(database, schedule=AT_ONCE):
-        wait_until(lambda: "exhausted" in statuses(database, webhook))
+        wait_for(lambda: "exhausted" in statuses(database, webhook))
     assert {row.error for row in attempts(database, webhook.id)} == {"blocked_address"}
 
 
@@ -104,10 +104,10 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(database: Database, workspac
             put_event(database, workspace_id=workspace_id)
         swift = webhook_to(database, workspace_id, quick)
         with running_loop(database, slots=8):
-            wait_until(lambda: slow.received)
+            wait_for(lambda: slow.received)
             for _ in range(10):
                 put_event(database, workspace_id=workspace_id)
-            wait_until(lambda: statuses(database, swift) == ["succeeded"] * 10)
+            wait_for(lambda: statuses(database, swift) == ["succeeded"] * 10)
             assert not {"succeeded", "failed"} & set(statuses(database, stuck))
             release.set()
 
@@ -116,7 +116,7 @@ def test_two_loops_share_the_work_and_send_nothing_twice(database: Database, wor
     with running_receiver(TAKEN) as receiver, running_loop(database), running_loop(database):
         webhook = webhook_to(database, workspace_id, receiver)
         expected = Counter(put_event(database, workspace_id=workspace_id) for _ in range(60))
-        wait_until(lambda: statuses(database, webhook) == ["succeeded"] * 60)
+        wait_for(lambda: statuses(database, webhook) == ["succeeded"] * 60)
     assert Counter(request.headers["webhook-id"] for request in receiver.received) == expected
 
 
@@ -126,7 +126,7 @@ def test_one_that_is_stopped_lets_what_is_under_way_end(database: Database, work
         webhook = webhook_to(database, workspace_id, receiver)
         put_event(database, workspace_id=workspace_id)
         with running_loop(database):
-            wait_until(lambda: receiver.received)
+            wait_for(lambda: receiver.received)
             threading.Timer(0.3, release.set).start()
     assert statuses(database, webhook) == ["succeeded"]
 
@@ -139,7 +139,7 @@ def test_what_is_cut_off_by_the_stop_is_a_failure_and_tried_again(
         webhook = webhook_to(database, workspace_id, receiver)
         put_event(database, workspace_id=workspace_id)
         with running_loop(database, grace_s=0.1):
-            wait_until(lambda: receiver.received)
+            wait_for(lambda: receiver.received)
         release.set()
     first, second = attempts(database, webhook.id)
     assert (first.status, first.error, second.status, second.begun_ms) == (
@@ -166,7 +166,7 @@ def test_a_database_that_goes_away_is_waited_for(tmp_path_factory: pytest.TempPa
             time.sleep(0.2)
             path.rmdir()
             hidden.rename(path)
-            wait_until(lambda: receiver.received)
+            wait_for(lambda: receiver.received)
         assert statuses(database, webhook) == ["succeeded"]
     database.close()
 
@@ -182,7 +182,7 @@ def test_an_outcome_is_kept_while_the_database_is_away(tmp_path: Path) -> None:
         webhook = webhook_to(database, workspace_id, receiver)
         put_event(database, workspace_id=workspace_id)
         with running_loop(database, lease_ms=60_000):
-            wait_until(lambda: receiver.received)
+            wait_for(lambda: receiver.received)
             database.close()
             hidden = path.rename(f"{path}.away")
             path.mkdir()
@@ -190,7 +190,7 @@ def test_an_outcome_is_kept_while_the_database_is_away(tmp_path: Path) -> None:
             time.sleep(0.7)
             path.rmdir()
             hidden.rename(path)
-            wait_until(lambda: statuses(database, webhook) == ["succeeded"])
+            wait_for(lambda: statuses(database, webhook) == ["succeeded"])
     assert len(receiver.received) == 1
     database.close()
 
@@ -210,7 +210,7 @@ def test_the_setting_decides_how_often_a_delivery_is_tried(tmp_path: Path) -> No
     words = [sys.executable, "-m", "recorder.cli", "deliver", "--data", str(tmp_path)]
     process = subprocess.Popen(words, cwd=ROOT, env=variables)
     try:
-        wait_until(lambda: {"failed", "exhausted"} & set(statuses(database, webhook)))
+        wait_for(lambda: {"failed", "exhausted"} & set(statuses(database, webhook)))
     finally:
         process.terminate()
         process.wait()

@@ -1,5 +1,7 @@
 """Slots of a worker, shared among webhooks: a slow receiver does not delay others."""
 
+import heapq
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +77,99 @@ def test_a_workspace_with_many_slow_webhooks_never_holds_more_than_half() -> Non
     given_out = slots.allot([*of_one, WebhookQueue("whk_other", "wsp_other", 1_000)], most=32, now_ms=2_000)
     assert sum(given_out.values()) - given_out["whk_other"] == SLOTS // 2
     assert given_out["whk_other"] == 4
+
+
+def test_many_webhooks_that_fail_at_once_leave_other_workspaces_their_turns() -> None:
+    slots = DeliverySlots(256)
+    flood = [WebhookQueue(f"whk_{n}", "wsp_flood", due_ms=n) for n in range(100)]
+    late = WebhookQueue("whk_late", "wsp_late", due_ms=1_000)
+    for _ in range(10):
+        for webhook_id in slots.allot(flood, most=32, now_ms=2_000):
+            settle(slots, WebhookQueue(webhook_id, "wsp_flood", 0), is_success=False)
+    given_out = slots.allot([*flood, late], most=8, now_ms=2_000)
+    assert (given_out["whk_late"], sum(given_out.values())) == (4, 8)
+
+
+def test_many_webhooks_that_fail_at_once_leave_others_of_their_workspace_a_turn() -> None:
+    slots = DeliverySlots(256)
+    queues = [WebhookQueue(f"whk_{n}", "wsp_flood", due_ms=n) for n in range(100)]
+    seen: set[str] = set()
+    for _ in range(4):
+        for webhook_id in slots.allot(queues, most=32, now_ms=2_000):
+            settle(slots, WebhookQueue(webhook_id, "wsp_flood", 0), is_success=False)
+            seen.add(webhook_id)
+    assert len(seen) == 100
+
+
+def test_a_workspace_that_had_no_room_repays_nothing() -> None:
+    slots = DeliverySlots(SLOTS)
+    slow = [WebhookQueue(f"whk_{n}", "wsp_slow", due_ms=0) for n in range(SLOTS // 2)]
+    for queue in slow:
+        slots.begin(queue)
+    for _ in range(20):
+        slots.allot([*slow, A], most=4, now_ms=9)
+        settle(slots, A, is_success=True)
+    for queue in slow:
+        slots.end(queue, is_success=True, duration_ms=5)
+    given_out = slots.allot([*slow, A], most=4, now_ms=9)
+    assert given_out["whk_a"] == 2
+
+
+def count_quick_deliveries(slow_workspaces: int, *, seconds: int = 50) -> int:
+    """Return the deliveries of a quick workspace in the last ten seconds of a simulation.
+
+    Each slow workspace has forty webhooks whose receivers time out; all have attempts that are due.
+    """
+    slots, turn_ms = DeliverySlots(64), 20
+    quick = [WebhookQueue(f"whk_quick_{n}", "wsp_quick", 0) for n in range(4)]
+    slow = [
+        WebhookQueue(f"whk_{owner}_{n}", f"wsp_{owner}", 0)
+        for owner in range(slow_workspaces)
+        for n in range(40)
+    ]
+    by_id = {queue.webhook_id: queue for queue in (*quick, *slow)}
+    ends: list[tuple[int, int, WebhookQueue]] = []
+    begun = delivered = 0
+    for now_ms in range(0, seconds * 1_000, turn_ms):
+        while ends and ends[0][0] <= now_ms:
+            queue = heapq.heappop(ends)[2]
+            is_quick = queue.workspace_id == "wsp_quick"
+            slots.end(queue, is_success=is_quick, duration_ms=40 if is_quick else 10_000)
+            delivered += is_quick and now_ms > (seconds - 10) * 1_000
+        for webhook_id, count in slots.allot([*slow, *quick], most=32, now_ms=now_ms).items():
+            queue = by_id[webhook_id]
+            for _ in range(count):
+                slots.begin(queue)
+                begun += 1
+                ms = 40 if queue.workspace_id == "wsp_quick" else 10_000
+                heapq.heappush(ends, (now_ms + ms, begun, queue))
+    return delivered
+
+
+def test_workspaces_whose_webhooks_time_out_leave_a_quick_one_its_slots() -> None:
+    assert count_quick_deliveries(4) > count_quick_deliveries(0) / 3
+
+
+def test_an_attempt_costs_its_workspace_the_time_that_it_took() -> None:
+    slots = DeliverySlots(SLOTS)
+    slots.allot([A, B], most=2, now_ms=9)
+    settle(slots, A, is_success=True, duration_ms=QUICK_MS)
+    settle(slots, B, is_success=True, duration_ms=QUICK_MS // 5)
+    assert slots.allot([A, B], most=4, now_ms=9) == {"whk_b": 4}
+
+
+def test_a_quarter_of_the_slots_is_kept_for_webhooks_that_are_not_slow() -> None:
+    slots = DeliverySlots(SLOTS)
+    slow = [WebhookQueue(f"whk_{n}", f"wsp_{n % 4}", due_ms=0) for n in range(SLOTS)]
+    for queue in slow:
+        settle(slots, queue, is_success=True, duration_ms=QUICK_MS + 1)
+    settle(slots, A, is_success=True, duration_ms=QUICK_MS)
+    for webhook_id, count in slots.allot(slow, most=SLOTS, now_ms=9).items():
+        begin(slots, next(queue for queue in slow if queue.webhook_id == webhook_id), count)
+    assert slots.free == SLOTS // 4
+    assert slots.allot([*slow, A], most=SLOTS, now_ms=9) == {"whk_a": 4}
+    # A new webhook could be slow: until its first attempt has ended, it has one of these slots.
+    assert slots.allot([*slow, B], most=SLOTS, now_ms=9) == {"whk_b": 1}
 
 
 def test_a_lane_with_nothing_to_give_takes_no_turn_for_a_while() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from sqlmodel import select, update
+from sqlmodel import insert, select, update
 
 from recorder import clock
 from recorder.audit.log import Origin
@@ -13,7 +13,8 @@ from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from recorder.webhooks.deliveries import redeliver, remove_old_deliveries
-from recorder.webhooks.outbox import dispatch_outbox_events
+from recorder.webhooks.dispatcher import OutboxDispatcher
+from recorder.webhooks.outbox import make_outbox_attempt
 from recorder.webhooks.subscriptions import delete_webhook
 from tests.support.delivery_loop import attempts, make_webhook, put_event
 
@@ -40,7 +41,7 @@ def deliver_one(database: Database, workspace_id: str, *, status: str = "succeed
     webhook = make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
     put_event(database, workspace_id=workspace_id)
     with database.transaction(write=True) as db:
-        dispatch_outbox_events(db)
+        OutboxDispatcher().dispatch(db)
         [row] = db.exec(select(DeliveryRow).filter_by(webhook_id=webhook.id))
         row.status = status
         db.add(row)
@@ -100,11 +101,48 @@ def test_a_deleted_webhook_takes_its_records_along(database: Database, workspace
     other_id, _ = deliver_one(database, workspace_id)
     with database.transaction(write=True) as db:
         delete_webhook(db, Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests"), webhook_id)
+    sweep(database, after=9 * MINUTE)
+    # Attempts that were under way may still be stored, and those that waited are removed with them.
+    assert len(attempts(database, webhook_id)) == 2
     sweep(database, after=timedelta(hours=1))
     sweep(database, after=timedelta(hours=1))
     with database.transaction(write=False) as db:
         assert [row.id for row in db.exec(select(WebhookRow))] == [other_id]
     assert (attempts(database, webhook_id), len(attempts(database, other_id))) == ([], 1)
+
+
+def test_all_of_many_records_of_a_deleted_webhook_go(database: Database, workspace_id: str) -> None:
+    webhook_id, _ = deliver_one(database, workspace_id)
+    put_event(database, workspace_id=workspace_id)
+    with database.transaction(write=True) as db:
+        OutboxDispatcher().dispatch(db)
+        db.exec(update(DeliveryRow).values(status="succeeded"))
+        delete_webhook(db, Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests"), webhook_id)
+    for _ in range(3):
+        with database.transaction(write=True) as db:
+            remove_old_deliveries(db, now=clock.now() + timedelta(hours=1), most=1)
+    assert attempts(database, webhook_id) == []
+
+
+def test_a_deletion_leaves_pending_attempts_to_sweeps_of_a_few_hundred(
+    database: Database, workspace_id: str
+) -> None:
+    webhook = make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
+    rows = [
+        make_outbox_attempt(webhook.id, event_id="evt_1", event_type="session.created") for _ in range(1_200)
+    ]
+    with database.transaction(write=True) as db:
+        db.connection().execute(insert(DeliveryRow), rows)
+    before = attempts(database, webhook.id)
+    with database.transaction(write=True) as db:
+        delete_webhook(db, Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests"), webhook.id)
+    assert attempts(database, webhook.id) == before
+    for left in (700, 200, 0):
+        with database.transaction(write=True) as db:
+            remove_old_deliveries(db, now=clock.now() + timedelta(hours=1))
+        assert len(attempts(database, webhook.id)) == left
+    with database.transaction(write=False) as db:
+        assert db.get(WebhookRow, webhook.id) is None
 
 
 def test_a_sweep_goes_step_by_step(database: Database, workspace_id: str) -> None:

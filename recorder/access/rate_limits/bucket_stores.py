@@ -12,7 +12,13 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from recorder.access.rate_limits.token_buckets import BucketGroup, Cost, Draw, InProcessBuckets, TokenBucket
+from recorder.access.rate_limits.token_buckets import (
+    BucketGroup,
+    Cost,
+    InProcessBuckets,
+    TokenBucket,
+    TokenGrant,
+)
 from recorder.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -31,7 +37,7 @@ def connect_shared_redis(url: str, *, timeout_s: float = TIMEOUT_S) -> "Redis":
     )
 
 
-class Presence:
+class RedisAvailability:
     """State of Redis: while it does not answer, one call a second tries it. Each change is logged once."""
 
     def __init__(self, what: str) -> None:
@@ -49,13 +55,13 @@ class Presence:
         self._retry_at = now + _RETRY_S
         return True
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Record that Redis answered."""
         if self._is_away:
             self._is_away = False
             log.warning("Redis answers again; all processes share %s", self._what)
 
-    def failed(self, error: BaseException) -> None:
+    def note_failure(self, error: BaseException) -> None:
         """Record that Redis did not answer."""
         self._retry_at = time.monotonic() + _RETRY_S
         if not self._is_away:
@@ -112,10 +118,10 @@ class RedisBuckets:
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self._redis = connect_shared_redis(url, timeout_s=timeout_s)
-        self._waiting: list[tuple[list[Any], asyncio.Future[Draw]]] = []
+        self._waiting: list[tuple[list[Any], asyncio.Future[TokenGrant]]] = []
         self._sender: asyncio.Task[None] | None = None
 
-    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
+    async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one of them has too few.
 
         Raises:
@@ -129,7 +135,7 @@ class RedisBuckets:
             for bucket, each in zip(buckets, costs, strict=True)
             for number in (each, bucket.size, bucket.per_second)
         ]
-        answer: asyncio.Future[Draw] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[TokenGrant] = asyncio.get_running_loop().create_future()
         self._waiting.append(([len(keys), *keys, *numbers], answer))
         if self._sender is None:
             self._sender = asyncio.create_task(self._send())
@@ -152,7 +158,7 @@ class RedisBuckets:
                     batch, self._waiting = batch + self._waiting, []
                     answers = [error] * len(batch)
                 for (_, answer), decision in zip(batch, answers, strict=True):
-                    _resolve_bucket_store_draw(answer, decision)
+                    _resolve_token_grant(answer, decision)
         finally:
             self._sender = None
 
@@ -173,7 +179,7 @@ class RedisBuckets:
         return answers
 
 
-def _resolve_bucket_store_draw(answer: "asyncio.Future[Draw]", decision: Any) -> None:
+def _resolve_token_grant(answer: "asyncio.Future[TokenGrant]", decision: Any) -> None:
     if answer.done():  # the request was cancelled
         return
     if isinstance(decision, Exception):
@@ -189,24 +195,26 @@ class SharedTokenBucketStore:
     processes should together.
     """
 
-    def __init__(self, shared: RedisBuckets, local: InProcessBuckets, presence: Presence) -> None:
+    def __init__(
+        self, shared: RedisBuckets, local: InProcessBuckets, availability: RedisAvailability
+    ) -> None:
         self._shared = shared
         self._local = local
-        self._presence = presence
+        self._availability = availability
 
-    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
+    async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one of them has too few."""
-        if not self._presence.may_call():
-            return await self._local.draw(buckets, cost=cost)
+        if not self._availability.may_call():
+            return await self._local.take_tokens(buckets, cost=cost)
         try:
-            drawn = await self._shared.draw(buckets, cost=cost)
+            drawn = await self._shared.take_tokens(buckets, cost=cost)
         except AWAY as error:
-            self._presence.failed(error)
-            return await self._local.draw(buckets, cost=cost)
-        self._presence.answered()
+            self._availability.note_failure(error)
+            return await self._local.take_tokens(buckets, cost=cost)
+        self._availability.note_answer()
         return drawn
 
-    def draw_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> Draw | None:
+    def take_tokens_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
         """Return None: the decision needs a round trip to Redis."""
         return None
 
@@ -218,10 +226,10 @@ class SharedTokenBucketStore:
 class TokenBucketStore(Protocol):
     """Store of token buckets."""
 
-    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
+    async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one has too few; 0 only reads the levels."""
 
-    def draw_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> Draw | None:
+    def take_tokens_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
         """Take tokens without waiting; return None where the decision needs a round trip."""
 
     async def close(self) -> None:
@@ -235,8 +243,8 @@ def open_token_buckets(settings: Settings) -> tuple[TokenBucketStore, TokenBucke
     """
     if settings.redis_url is None:
         return InProcessBuckets(), InProcessBuckets()
-    shared, presence = RedisBuckets(settings.redis_url), Presence("rate limits")
+    shared, availability = RedisBuckets(settings.redis_url), RedisAvailability("rate limits")
     return (
-        SharedTokenBucketStore(shared, InProcessBuckets(), presence),
-        SharedTokenBucketStore(shared, InProcessBuckets(), presence),
+        SharedTokenBucketStore(shared, InProcessBuckets(), availability),
+        SharedTokenBucketStore(shared, InProcessBuckets(), availability),
     )

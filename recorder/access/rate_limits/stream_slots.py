@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from recorder.access.keys import Caller
-from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_shared_redis
+from recorder.access.rate_limits.bucket_stores import AWAY, RedisAvailability, connect_shared_redis
 from recorder.errors import TooManyStreams
 from recorder.settings import Settings
 
@@ -207,20 +207,20 @@ class RedisStreamSlots:
         self._redis = connect_shared_redis(url)
         self._claim = self._redis.register_script(_CLAIM)
         self._renew_slots = self._redis.register_script(_RENEW)
-        self._presence = Presence("count of open streams")
+        self._availability = RedisAvailability("count of open streams")
 
     async def claim(self, slot: StreamSlot, *, per_key: int, per_workspace: int) -> str | None:
         """Claim a slot; return the limit that is reached, `per_key` or `per_workspace`, or None."""
-        if not self._presence.may_call():
+        if not self._availability.may_call():
             return None
         try:
             full = await self._claim(
                 _name_slot_sets(slot), [slot.name, self._lease_ms, per_key, per_workspace]
             )
         except AWAY as error:
-            self._presence.failed(error)
+            self._availability.note_failure(error)
             return None
-        self._presence.answered()
+        self._availability.note_answer()
         return _FULL[full]
 
     async def renew(self, slots: Iterable[StreamSlot]) -> None:
@@ -228,27 +228,27 @@ class RedisStreamSlots:
         names = defaultdict(list)
         for slot in slots:
             names[tuple(_name_slot_sets(slot))].append(slot.name)
-        if not names or not self._presence.may_call():
+        if not names or not self._availability.may_call():
             return
         try:
             for sets, held in names.items():
                 await self._renew_slots(list(sets), [self._lease_ms, *held])
         except AWAY as error:
-            self._presence.failed(error)
+            self._availability.note_failure(error)
         else:
-            self._presence.answered()
+            self._availability.note_answer()
 
     async def free(self, slots: Iterable[StreamSlot]) -> None:
         """Release these slots; while Redis does not answer, their leases end by themselves."""
         renewed = list(slots)
-        if not renewed or not self._presence.may_call():
+        if not renewed or not self._availability.may_call():
             return
         try:
             for slot in renewed:
                 for name in _name_slot_sets(slot):
                     await self._redis.zrem(name, slot.name)
         except AWAY as error:
-            self._presence.failed(error)
+            self._availability.note_failure(error)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -17,11 +17,15 @@ class TokenBucket:
     scope: str
     size: int
     per_second: float
+    #: What is limited, and how: "`exports` for this key (5 a minute)"; for the sentence of a refusal.
+    description: str = ""
 
     @classmethod
-    def of(cls, rate: Rate, scope: str, name: str) -> "TokenBucket":
-        """Return the bucket of a rate."""
-        return cls(name, scope, rate.burst, rate.per_second)
+    def of(cls, rate: Rate, scope: str, name: str, *, description: str = "") -> "TokenBucket":
+        """Return the bucket of a rate, which is appended to the description."""
+        window = "second" if rate.window_s == 1 else "minute"
+        shown = description and f"{description} ({rate.limit:,} a {window})"
+        return cls(name, scope, rate.burst, rate.per_second, shown)
 
     @property
     def fill_s(self) -> float:
@@ -62,10 +66,10 @@ class BucketGroup:
 #: Tokens to take: the same from each bucket, or so many from each in turn.
 Cost = float | tuple[float, ...]
 #: Whether tokens were granted, and the tokens left in each bucket, in the order of the buckets.
-Draw = tuple[bool, list[float]]
+TokenGrant = tuple[bool, list[float]]
 
 
-def draw(levels: Sequence[BucketLevel], *, now: float, cost: float = 1.0) -> Draw:
+def take_tokens(levels: Sequence[BucketLevel], *, now: float, cost: float = 1.0) -> TokenGrant:
     """Take tokens from all buckets, or from none where one of them has too few.
 
     A clock that went back gives nothing twice: the level waits until the clock has caught up. Where it went
@@ -99,15 +103,15 @@ def draw(levels: Sequence[BucketLevel], *, now: float, cost: float = 1.0) -> Dra
     return is_granted, tokens
 
 
-def draw_from_each_group(levels: Sequence[BucketLevel], *, now: float, costs: Sequence[float]) -> Draw:
+def take_tokens_by_cost(levels: Sequence[BucketLevel], *, now: float, costs: Sequence[float]) -> TokenGrant:
     """Take different numbers of tokens from the buckets, or from none where one of them has too few.
 
     Args:
         levels: of the token buckets; they are changed.
-        now: as in `draw`.
+        now: as in `take_tokens`.
         costs: tokens to take from each, in the order of the levels.
     """
-    _, tokens = draw(levels, now=now, cost=0.0)
+    _, tokens = take_tokens(levels, now=now, cost=0.0)
     for left, cost in zip(tokens, costs, strict=True):
         if left < cost:
             return False, tokens
@@ -146,11 +150,11 @@ class InProcessBuckets:
     def __len__(self) -> int:
         return len(self._young) + len(self._old)
 
-    async def draw(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> Draw:
+    async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one of them has too few."""
-        return self.draw_now(BucketGroup(*buckets), cost=cost)
+        return self.take_tokens_now(BucketGroup(*buckets), cost=cost)
 
-    def draw_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> Draw:
+    def take_tokens_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from the buckets of a group, whose levels are cached.
 
         Args:
@@ -162,8 +166,8 @@ class InProcessBuckets:
             self._end_generation(now)
         levels = group.levels if group.validity is self._validity else self._find_levels(group, now, cost)
         if isinstance(cost, tuple):
-            return draw_from_each_group(levels, now=now, costs=cost)
-        return draw(levels, now=now, cost=cost)
+            return take_tokens_by_cost(levels, now=now, costs=cost)
+        return take_tokens(levels, now=now, cost=cost)
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""

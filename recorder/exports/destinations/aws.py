@@ -2,6 +2,9 @@
 
 The external id keeps one customer from naming another's role (the confused deputy): a role that can be
 assumed without the right one is refused.
+
+Only files that the service hosts may go to the address of `AWS_ENDPOINT_URL` or of a profile, which an
+operator sets for the deployment's own stores. A customer's bucket is Amazon's, or at `RECORDER_S3_ENDPOINT`.
 """
 
 import logging
@@ -31,6 +34,7 @@ def open_aws_client(service: str, target: ExportLocation, patience: StoreTimeout
         service,
         region=target.region,
         endpoint=target.endpoint,
+        is_hosted=target.is_hosted,
         role_arn=target.role_arn,
         external_id=workspace_id,
         session_name=session_name,
@@ -81,6 +85,7 @@ def _can_assume_role(target: ExportLocation, external_id: str, patience: StoreTi
             "sts",
             region=target.region,
             endpoint=target.endpoint,
+            is_hosted=target.is_hosted,
             role_arn=None,
             external_id="",
             session_name="",
@@ -113,6 +118,7 @@ def _make_aws_client(
     *,
     region: str | None,
     endpoint: str | None,
+    is_hosted: bool,
     role_arn: str | None,
     external_id: str,
     session_name: str,
@@ -128,6 +134,7 @@ def _make_aws_client(
         read_timeout=patience.read_s,
         retries={"mode": "standard", "total_max_attempts": patience.attempts},
         s3={"addressing_style": "path"} if endpoint else {},
+        ignore_configured_endpoint_urls=not is_hosted,
         user_agent_extra="workflow-recorder",
     )
     options = {"region_name": region or _DEFAULT_REGION, "endpoint_url": endpoint, "config": config}

@@ -94,7 +94,7 @@ def compute_store_part_bytes(size_bytes: int, parts: int) -> int:
     return max(PART_BYTES, -(-size_bytes // parts))
 
 
-class ExportStore(Protocol):
+class ObjectStoreClient(Protocol):
     """Objects by key in one bucket or container.
 
     All methods raise `Unavailable` where the store does not answer and `InvalidDestination` where it refuses.
@@ -151,6 +151,8 @@ class ExportLocation:
     service_account: str | None = None
     #: The operator's address of the store; None is the cloud itself.
     endpoint: str | None = None
+    #: Whether the service hosts the files: without `endpoint`, `AWS_ENDPOINT_URL` then names the store.
+    is_hosted: bool = False
     #: Whether the operator chose or listed the bucket: then the service's own rights may be used there.
     is_trusted: bool = False
 
@@ -252,7 +254,7 @@ class Destination(ABC):
         """Remove a file; a missing one is no error."""
 
     @abstractmethod
-    def files(self) -> Iterator[str]:
+    def list_destination_paths(self) -> Iterator[str]:
         """Yield the paths of all files, in no order."""
 
     @abstractmethod

@@ -10,11 +10,15 @@ from recorder.exports.destinations.base import (
     WORKING,
     Destination,
     ExportLocation,
-    ExportStore,
+    ObjectStoreClient,
     StoreTimeouts,
 )
-from recorder.exports.destinations.local import LocalFolder
+from recorder.exports.destinations.local import LocalFolderDestination
 from recorder.settings import Settings
+
+#: Names in a local path: file systems take no longer ones, and the service creates each folder.
+_PATH_PARTS = 64
+_PART_BYTES = 255
 
 
 class ExportDestination(Protocol):
@@ -63,14 +67,14 @@ def resolve_export_location(row: ExportDestination, settings: Settings) -> Expor
 def open_destination_directory(target: ExportLocation, patience: StoreTimeouts = WORKING) -> Destination:
     """Open the directory of an export with its own rights; the store is asked when it is used."""
     if target.kind == "local":
-        return LocalFolder(target.root)
-    from recorder.exports.destinations.object_store import ObjectStore
+        return LocalFolderDestination(target.root)
+    from recorder.exports.destinations.object_store import ObjectStoreDestination
 
     bucket = replace(target, workspace_id="", export_id="", root="")
-    return ObjectStore(partial(_open_destination_store, target), target.root, bucket, patience)
+    return ObjectStoreDestination(partial(_open_destination_store, target), target.root, bucket, patience)
 
 
-def _open_destination_store(target: ExportLocation, patience: StoreTimeouts) -> ExportStore:
+def _open_destination_store(target: ExportLocation, patience: StoreTimeouts) -> ObjectStoreClient:
     # Client libraries are slow to load: a service that writes only to S3 loads one.
     match target.kind:
         case "s3":
@@ -110,7 +114,7 @@ def open_destination_url(url: str) -> Destination:
     """Open a folder or an fsspec address as the directory of an export."""
     path = url.rstrip("/").removeprefix("file://")
     if "://" not in path and "::" not in path:
-        return LocalFolder(path)
+        return LocalFolderDestination(path)
     return open_destination_directory(
         ExportLocation(kind="address", root=path, workspace_id="", export_id="", is_trusted=True)
     )
@@ -123,7 +127,12 @@ def resolve_hosted_destination(
     path = url.removeprefix("file://")
     protocol, _, location = path.partition("://")
     bucket, _, root = location.partition("/")
-    owner: dict[str, Any] = {"workspace_id": workspace_id, "export_id": export_id, "is_trusted": True}
+    owner: dict[str, Any] = {
+        "workspace_id": workspace_id,
+        "export_id": export_id,
+        "is_hosted": True,
+        "is_trusted": True,
+    }
     match protocol:
         case "s3" | "s3a":
             return ExportLocation(kind="s3", bucket=bucket, root=root, endpoint=settings.s3_endpoint, **owner)
@@ -156,9 +165,13 @@ def _make_bucket_address(kind: str, *, account: str, bucket: str) -> str:
 def _resolve_allowed_folder(path: str, root: Path | None) -> Path:
     """Return the real folder that a path names; relative paths start at the root."""
     if root is None:
-        raise DestinationNotAllowed
+        raise DestinationNotAllowed(has_root=False)
     if not path.isprintable() or "\\" in path:
         text = "path takes printable characters, without backslashes."
+        raise InvalidDestination(text, "/destination/path")
+    parts = Path(path).parts
+    if len(parts) > _PATH_PARTS or any(len(part.encode()) > _PART_BYTES for part in parts):
+        text = f"path takes up to {_PATH_PARTS} names of up to {_PART_BYTES} bytes each."
         raise InvalidDestination(text, "/destination/path")
     try:
         folder = (root / path).resolve()

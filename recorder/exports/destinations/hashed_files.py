@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import Any, BinaryIO, NoReturn, Self
 
-from recorder.errors import RecorderError
+from recorder.errors import InvalidDestination, RecorderError, Unavailable
 
 #: Free space for the databases that may be on the same disk.
 _RESERVED_BYTES = 64 * 1024 * 1024
@@ -18,6 +18,9 @@ _CHECK_EVERY_BYTES = 16 * 1024 * 1024
 _PIECE_BYTES = 1024 * 1024
 #: So much, or a single larger piece, waits to be written at most.
 _WAITING_BYTES = 4 * 1024 * 1024
+#: Text of the error for a folder or bucket that this process may not write to.
+WRITE_REFUSAL = "The destination refuses writing; check its path and rights."
+_NAME = "The export destination"
 
 
 class DiskFull(RecorderError):
@@ -173,3 +176,21 @@ def _require_free_space(file: BinaryIO) -> None:
     free = os.fstatvfs(file.fileno())
     if free.f_bavail * free.f_frsize < _RESERVED_BYTES:
         raise DiskFull
+
+
+def raise_export_write_error(error: Exception, file: HashedFile | None) -> NoReturn:
+    """Raise the error of the export for an error in writing.
+
+    Args:
+        error: error of the writer.
+        file: the file, if it was opened; it keeps its first error, which a writer may have replaced.
+    """
+    cause = file.failure if file is not None and file.failure is not None else error
+    if DiskFull.matches_error(cause):
+        raise DiskFull from error
+    if isinstance(cause, PermissionError):
+        raise InvalidDestination(WRITE_REFUSAL) from error
+    if isinstance(cause, OSError):
+        raise Unavailable(_NAME) from error
+    # Not from itself: that makes an endless chain of causes.
+    raise cause from (None if cause is error else error)

@@ -1,5 +1,6 @@
 """A folder of this machine as a destination. Contract §5."""
 
+import errno
 import hashlib
 import os
 import shutil
@@ -9,11 +10,11 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.base import Destination, FileConflict, PinnedFile
-from recorder.exports.destinations.hashed_files import DiskFull, HashedFile
+from recorder.exports.destinations.hashed_files import WRITE_REFUSAL, HashedFile, raise_export_write_error
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
@@ -22,13 +23,15 @@ _STAGING = ".staging"
 _FOLDER_MODE = 0o755
 _FILE_MODE = 0o644
 _PIECE_BYTES = 1024 * 1024
-_REFUSAL = "The destination refuses writing; check its path and rights."
+_PATH_REFUSAL = "The file system does not take this path; send a shorter one, of usual names."
 _NAME = "The export destination"
 # Errors of a file system that will never take the file, as opposed to one that does not answer.
 _REFUSED = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError, FileNotFoundError)
+# Numbers of errors for paths that a file system never takes.
+_INVALID_PATH = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
 
 
-class LocalFolder(Destination):
+class LocalFolderDestination(Destination):
     """The directory of one export in a folder; a file gets its name when it is whole and synced."""
 
     def __init__(self, root: str | Path) -> None:
@@ -51,7 +54,7 @@ class LocalFolder(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise_local_write_error(error, hashed)
+            raise_export_write_error(error, hashed)
         finally:
             with suppress(OSError):  # what happened before says more
                 staged.unlink(missing_ok=True)
@@ -64,8 +67,10 @@ class LocalFolder(Destination):
             probe.write_bytes(b"probe")
             probe.unlink()
         except _REFUSED as error:
-            raise InvalidDestination(_REFUSAL) from error
+            raise InvalidDestination(WRITE_REFUSAL) from error
         except OSError as error:
+            if error.errno in _INVALID_PATH:
+                raise InvalidDestination(_PATH_REFUSAL, "/destination/path") from error
             raise Unavailable(_NAME) from error
 
     def require_owner(self) -> None:
@@ -108,7 +113,7 @@ class LocalFolder(Destination):
         except OSError as error:
             raise Unavailable(_NAME) from error
 
-    def files(self) -> Iterator[str]:
+    def list_destination_paths(self) -> Iterator[str]:
         """Yield the paths of all files, in no order."""
         for path in self.root.rglob("*"):
             relative = path.relative_to(self.root)
@@ -162,24 +167,6 @@ def _translate_local_read_errors(path: str) -> Iterator[None]:
         raise KeyError(path) from error
     except OSError as error:
         raise Unavailable(_NAME) from error
-
-
-def raise_local_write_error(error: Exception, file: HashedFile | None) -> NoReturn:
-    """Raise the error of the export for an error in writing.
-
-    Args:
-        error: error of the writer.
-        file: the file, if it was opened; it keeps its first error, which a writer may have replaced.
-    """
-    cause = file.failure if file is not None and file.failure is not None else error
-    if DiskFull.matches_error(cause):
-        raise DiskFull from error
-    if isinstance(cause, PermissionError):
-        raise InvalidDestination(_REFUSAL) from error
-    if isinstance(cause, OSError):
-        raise Unavailable(_NAME) from error
-    # Not from itself: that makes an endless chain of causes.
-    raise cause from (None if cause is error else error)
 
 
 def _publish_new(staged: Path, target: Path) -> bool:

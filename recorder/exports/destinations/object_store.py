@@ -20,21 +20,20 @@ from recorder.exports.destinations.base import (
     AlreadyThere,
     Damaged,
     Destination,
-    ExportStore,
     FileConflict,
+    ObjectStoreClient,
     StoreTimeouts,
     StoreUpload,
     call_within_time_limit,
 )
-from recorder.exports.destinations.hashed_files import HashedFile
-from recorder.exports.destinations.local import raise_local_write_error
+from recorder.exports.destinations.hashed_files import HashedFile, raise_export_write_error
 from recorder.ids import new_id
 
 #: `<this>/<workspace id>` is the key of the object, whose content does not matter.
 CLAIMS = "recorder-workspaces"
 
 
-def require_bucket_owner(store: ExportStore, workspace_id: str) -> None:
+def require_bucket_owner(store: ObjectStoreClient, workspace_id: str) -> None:
     """Check that a bucket or container takes files of a workspace.
 
     Raises:
@@ -53,12 +52,12 @@ _READ_AHEAD_BYTES = 1024 * 1024
 _NAME = "The export destination"
 
 
-class ObjectStore(Destination):
+class ObjectStoreDestination(Destination):
     """The directory of one export: the objects whose keys begin with its root."""
 
     def __init__(
         self,
-        open_store: Callable[[StoreTimeouts], ExportStore],
+        open_store: Callable[[StoreTimeouts], ObjectStoreClient],
         root: str,
         bucket: object,
         patience: StoreTimeouts,
@@ -77,7 +76,7 @@ class ObjectStore(Destination):
         self._patience = patience
 
     @cached_property
-    def _store(self) -> ExportStore:
+    def _store(self) -> ObjectStoreClient:
         """Store, opened when it is first needed; a probe opens its own, with shorter time limits."""
         return self._open_store(self._patience)
 
@@ -98,7 +97,7 @@ class ObjectStore(Destination):
         except RecorderError:
             raise
         except Exception as error:
-            raise_local_write_error(error, hashed)
+            raise_export_write_error(error, hashed)
 
     def probe(self) -> None:
         """Write and remove one object, in ten seconds at most."""
@@ -143,7 +142,7 @@ class ObjectStore(Destination):
     def copy(self, path: str, source: Destination, *, sha256: str) -> None:
         """Copy a file of another export; within one store the bytes stay there."""
         is_copied = (
-            isinstance(source, ObjectStore)
+            isinstance(source, ObjectStoreDestination)
             and source._bucket == self._bucket
             and self._store.copy(self._make_key(path), source._make_key(path), sha256=sha256)
         )
@@ -154,7 +153,7 @@ class ObjectStore(Destination):
         """Remove a file; a missing one is no error."""
         self._store.delete(self._make_key(path))
 
-    def files(self) -> Iterator[str]:
+    def list_destination_paths(self) -> Iterator[str]:
         """Yield the paths of all files, in no order."""
         for key in self._store.list_keys(f"{self._root}/"):
             yield key.removeprefix(f"{self._root}/")
@@ -207,7 +206,7 @@ class ObjectStore(Destination):
 class _ObjectReader(io.RawIOBase):
     """A file in the store as a raw stream."""
 
-    def __init__(self, destination: ObjectStore, path: str, size_bytes: int) -> None:
+    def __init__(self, destination: ObjectStoreDestination, path: str, size_bytes: int) -> None:
         self._destination = destination
         self._path = path
         self._size_bytes = size_bytes

@@ -110,7 +110,7 @@ def open_executor(setting: str) -> ShardExecutor:
 
         return ProcessPool(int(rest))
     if find_spec("distributed") is None:
-        takes = "the address of a Dask cluster only where Dask is: pip install 'workflow-recorder[dask]'"
+        takes = "the address of a Dask cluster only where Dask is: install the extra `dask`"
         raise InvalidSetting("RECORDER_EXPORT_EXECUTOR", takes)
     from recorder.exports.executor.cluster import DaskCluster
 

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 
 from recorder.exports.writers import ShardTask, write_shards
+from recorder.limited_process import end_with_parent
 
 
 def serve_pool_tasks(connection: "Connection[object, ShardTask]") -> None:
@@ -52,19 +53,12 @@ def _stop_worker(_signal: int, _frame: FrameType | None) -> None:
     sys.exit(1)
 
 
-def _end_with_pool() -> None:
-    """End this process when the pool's process ends, which has the other end of standard input."""
-    while os.read(0, 1):
-        pass
-    os._exit(1)
-
-
 def main() -> None:
     """Serve the pool whose socket is named on the command line."""
     # Ctrl-C is sent to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop_worker)
-    threading.Thread(target=_end_with_pool, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     with Connection(int(sys.argv[1])) as connection:
         serve_pool_tasks(connection)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is left to discard

@@ -6,10 +6,10 @@ import polars as pl
 
 from recorder.errors import RecorderError
 from recorder.exports.planning.plan import FACTS, Sampling, select_frames
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.row_digests import compute_frames_digest, compute_samples_digest
 from recorder.storage.lake import Lake
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 from recorder.tenant import Tenant
 
 _FRAMES_AT_ONCE = 500_000
@@ -23,17 +23,17 @@ _FRAME_FACTS = {
 }
 
 
-class FactsMissing(RecorderError):
+class LakeStatsMissing(RecorderError):
     """A sealed session has no row in the lake."""
 
     code = "rows_missing"
     title = "Rows missing"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"The lake lacks the rows of {counted(count, 'sealed session')}.")
+        super().__init__(f"The lake lacks the rows of {format_count(count, 'sealed session')}.")
 
 
-class LakeFacts:
+class LakeStats:
     """Reader of the chosen sessions' statistics, at pinned versions, or the newest where none is given."""
 
     def __init__(
@@ -57,7 +57,7 @@ class LakeFacts:
         )
         joined = self._chosen.lazy().join(facts, on="session_id", how="inner", validate="1:1").collect()
         if joined.height != self._chosen.height:
-            raise FactsMissing(self._chosen.height - joined.height)
+            raise LakeStatsMissing(self._chosen.height - joined.height)
         return self._with_payload_bytes(joined)
 
     def add_frame_statistics(
@@ -113,7 +113,7 @@ class LakeFacts:
         known = pl.coalesce("payload_bytes", "counted", pl.lit(0)).alias("payload_bytes")
         return sessions.join(counted, on="session_id", how="left").with_columns(known).drop("counted")
 
-    def _scan_chosen_rows(self, kind: Kind) -> pl.LazyFrame:
+    def _scan_chosen_rows(self, kind: LakeKind) -> pl.LazyFrame:
         chosen = self._chosen.lazy().select("session_id")
         return self._scan_table(kind).join(chosen, on="session_id", how="semi")
 
@@ -166,7 +166,7 @@ class LakeFacts:
         )
         return digested.select("session_id", *_FRAME_FACTS)
 
-    def _scan_table(self, kind: Kind) -> pl.LazyFrame:
+    def _scan_table(self, kind: LakeKind) -> pl.LazyFrame:
         table = self._lake.scan(kind, self._tenant, version=self._versions.get(kind))
         return table.filter(
             pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())

@@ -14,18 +14,18 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.datasets.formats import FORMATS
-from recorder.exports.planning.lake_stats import LakeFacts
+from recorder.exports.planning.lake_stats import LakeStats
 from recorder.exports.planning.plan import Plan, Sampling, make_export_plan
-from recorder.memory.queries.sessions_of_path import select_path
+from recorder.memory.queries.path_selection import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow, TagRow
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 from recorder.tenant import Tenant
 
 _RANGE = 2**64
@@ -50,7 +50,7 @@ def split_of_unit(unit: str, rule: SplitRule) -> str:
 #: Sessions whose replayability an export waits for are counted up to this number, and waited for so long.
 MOST_AWAITED = 1_000
 LONGEST_WAIT = timedelta(hours=1)
-_TABLES: tuple[Kind, ...] = ("events", "frames", "sessions")
+_TABLES: tuple[LakeKind, ...] = ("events", "frames", "sessions")
 _ROWS_AT_ONCE = 50_000
 _CHOSEN = pl.Schema(
     {
@@ -68,7 +68,7 @@ def plan_selected_sessions(database: Database, lake: Lake, row: ExportRow) -> Pl
     """Choose the sessions and pin the lake; nothing is written.
 
     Raises:
-        FactsMissing: if the lake lacks a session that SQL calls sealed.
+        LakeStatsMissing: if the lake lacks a session that SQL calls sealed.
         NotFound: if the filter's path is gone.
     """
     graph: dict[str, int] = {}
@@ -79,10 +79,10 @@ def plan_selected_sessions(database: Database, lake: Lake, row: ExportRow) -> Pl
         chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
     # After the choice: a session is marked as sealed only once the lake has it.
     versions: dict[str, int | None] = {kind: lake.version(kind, row.tenant) for kind in _TABLES}
-    facts = LakeFacts(lake, row.tenant, versions, chosen)
+    stats = LakeStats(lake, row.tenant, versions, chosen)
     format = cast(ExportFormat, row.format)
-    sessions = facts.add_frame_statistics(
-        facts.sessions(),
+    sessions = stats.add_frame_statistics(
+        stats.sessions(),
         Sampling(**row.spec["frame_sampling"]),
         with_events="samples" in FORMATS[format].kinds,
     )
@@ -131,6 +131,8 @@ class SelectionSize:
     """Upper bound of an export: everything that its sessions recorded, sampled or not."""
 
     sessions: int
+    #: Those that have sessions.
+    workflows: int
     events: int
     frames: int
     bytes: int
@@ -147,9 +149,9 @@ def measure_export_selection(
         spec: resolved request.
         most_sessions: number of sessions after which counting ends; one more than this is counted.
     """
-    counted = (SessionRow.event_count, SessionRow.frame_count, SessionRow.event_bytes, SessionRow.frame_bytes)
+    counted = ("workflow", "event_count", "frame_count", "event_bytes", "frame_bytes")
     chosen = (
-        select(*counted)
+        sqlalchemy.select(*(getattr(SessionRow, name) for name in counted))
         .where(*_make_selection_conditions(tenant, spec))
         .limit(most_sessions + 1)
         .subquery("chosen")
@@ -157,12 +159,13 @@ def measure_export_selection(
     columns = chosen.c
     sums = sqlalchemy.select(
         sqlalchemy.func.count(),
+        sqlalchemy.func.count(columns.workflow.distinct()),
         sqlalchemy.func.sum(columns.event_count),
         sqlalchemy.func.sum(columns.frame_count),
         sqlalchemy.func.sum(columns.event_bytes + columns.frame_bytes),
     ).select_from(chosen)
-    sessions, events, frames, size_bytes = db.connection().execute(sums).one()
-    return SelectionSize(sessions, int(events or 0), int(frames or 0), int(size_bytes or 0))
+    sessions, workflows, events, frames, size_bytes = db.connection().execute(sums).one()
+    return SelectionSize(sessions, workflows, int(events or 0), int(frames or 0), int(size_bytes or 0))
 
 
 def count_awaited_in_selection(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> int:
@@ -181,7 +184,7 @@ def count_awaited_in_selection(db: DbSession, tenant: Tenant, spec: dict[str, An
 
 def describe_awaited_in_selection(count: int) -> str:
     """Return the result of `count_awaited_in_selection` in words: "1 session", "more than 1,000 sessions"."""
-    return f"more than {MOST_AWAITED:,} sessions" if count > MOST_AWAITED else counted(count, "session")
+    return f"more than {MOST_AWAITED:,} sessions" if count > MOST_AWAITED else format_count(count, "session")
 
 
 def _add_split(chosen: pl.DataFrame, spec: dict[str, Any]) -> pl.DataFrame:

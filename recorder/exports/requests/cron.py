@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from recorder.errors import Invalid
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 _FIELDS = 5
 # 29 February comes every four years, and once in eight.
@@ -67,7 +67,7 @@ def parse_cron(line: str, timezone: str) -> Cron:
     """
     texts = line.upper().split()
     if len(texts) != _FIELDS:
-        raise InvalidCron(f"This line has {counted(len(texts), 'field')}.")
+        raise InvalidCron(f"This line has {format_count(len(texts), 'field')}.")
     cron = Cron(" ".join(texts), _parse_time_zone(timezone))
     try:
         cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))

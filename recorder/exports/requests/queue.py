@@ -3,45 +3,63 @@
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import func
+from sqlalchemy import func, insert
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder import limits
 from recorder.access.quota import require_export_row_quota
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     InvalidDestination,
+    LimitReached,
     NotFound,
     Unavailable,
+    UnknownWorkflow,
     ValidationFailed,
+    json_pointer,
 )
 from recorder.exports.destinations import open_destination
 from recorder.exports.planning.selection import count_awaited_in_selection
 from recorder.exports.requests.export_wire_objects import emit_export_event
 from recorder.exports.requests.validation import validate_export_request
 from recorder.ids import is_id
-from recorder.memory.queries.sessions_of_path import workflow_of_path
+from recorder.memory.queries.path_selection import workflow_of_path
 from recorder.models.export import ExportRow, ExportWorkflowRow
 from recorder.models.export_request import ExportCreate
 from recorder.models.workflow import WorkflowRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.storage.conditions import has_text, in_tenant
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
+from recorder.storage.list_pages import FetchedPage, fetch_newest_rows
 from recorder.tenant import Tenant
 
 
 def require_queueable_draft(db: DbSession, draft: ExportRow) -> None:
-    """Check that the workflows and the path of a draft exist, and that rows may be exported.
+    """Check that the workflows and the path of a draft exist, and that it may be queued.
 
     Raises:
         NotFound: if a workflow or the path is unknown.
         ValidationFailed: if the path is of a workflow that is not exported.
+        LimitReached: if too many exports of the workspace are queued or running.
         QuotaExceeded: if no rows to export are left.
     """
     _require_workflows_to_queue(db, draft.tenant, draft.spec["workflow"])
     _require_exported_path(db, draft.tenant, draft.spec)
+    _require_open_export_place(db, draft.workspace_id)
     require_export_row_quota(db, draft.tenant)
+
+
+def prepare_export_draft(db: DbSession, draft: ExportRow) -> None:
+    """Check that a draft may be queued, and count the sessions that it would wait for.
+
+    Counting may take long where many sessions wait: call it in a transaction that does not write.
+
+    Raises:
+        NotFound, ValidationFailed, LimitReached, QuotaExceeded: as `require_queueable_draft`.
+    """
+    require_queueable_draft(db, draft)
+    draft.awaited_sessions = count_awaited_in_selection(db, draft.tenant, draft.spec) or None
 
 
 def probe_draft_destination(draft: ExportRow, settings: Settings) -> None:
@@ -61,21 +79,18 @@ def probe_draft_destination(draft: ExportRow, settings: Settings) -> None:
 
 
 def queue_draft_export(db: DbSession, settings: Settings, draft: ExportRow, *, origin: Origin) -> ExportRow:
-    """Queue the export of a draft whose destination was probed. Needs a write transaction.
+    """Queue the export of a draft that was prepared and whose destination was probed.
+
+    Needs a write transaction.
 
     Raises:
-        NotFound, ValidationFailed, QuotaExceeded: as `require_queueable_draft`.
+        NotFound, ValidationFailed, LimitReached, QuotaExceeded: as `require_queueable_draft`.
     """
     require_queueable_draft(db, draft)
     row, workflows = draft, draft.spec["workflow"]
-    row.awaited_sessions = count_awaited_in_selection(db, row.tenant, row.spec) or None
     db.add(row)
-    for workflow in workflows:
-        db.add(
-            ExportWorkflowRow(
-                export_id=row.id, workflow=workflow, workspace_id=row.workspace_id, mode=row.mode
-            )
-        )
+    common = {"export_id": row.id, "workspace_id": row.workspace_id, "mode": row.mode}
+    db.execute(insert(ExportWorkflowRow), [common | {"workflow": workflow} for workflow in workflows])
     emit_export_event(db, row, settings, "export.queued")
     details = {"workflow": workflows, "format": row.format, "destination": row.destination, "tag": row.tag}
     record_audit_entry(
@@ -102,11 +117,11 @@ def create_export(
         on_stored: called in the transaction that queues the export.
 
     Raises:
-        RecorderError: as `validate_export_request`, `require_queueable_draft` and `probe_draft_destination`.
+        RecorderError: as `validate_export_request`, `prepare_export_draft` and `probe_draft_destination`.
     """
     draft = validate_export_request(tenant, body)
     with runtime.database.transaction(write=False) as db:
-        require_queueable_draft(db, draft)
+        prepare_export_draft(db, draft)
     probe_draft_destination(draft, runtime.settings)
     with runtime.database.transaction(write=True) as db:
         row = queue_draft_export(db, runtime.settings, draft, origin=origin)
@@ -160,21 +175,32 @@ def list_exports(
         statement = statement.where(ExportRow.status == status)
     if tag is not None:
         statement = statement.where(has_text(ExportRow.tag, tag))
-    if before_id is not None:
-        statement = statement.where(col(ExportRow.id) < before_id)
-    statement = statement.order_by(col(ExportRow.id).desc())
-    return fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda row: row.id
-    )
+    return fetch_newest_rows(db, statement, col(ExportRow.id), before_id=before_id, limit=limit)
 
 
 def _require_workflows_to_queue(db: DbSession, tenant: Tenant, workflows: list[str]) -> None:
-    statement = select(func.count()).where(
+    statement = select(WorkflowRow.workflow).where(
         *in_tenant(WorkflowRow, tenant),
         col(WorkflowRow.workflow).in_(workflows),
     )
-    if db.exec(statement).one() != len(workflows):
-        raise NotFound("workflow")
+    known = set(db.exec(statement))
+    unknown = [index for index, workflow in enumerate(workflows) if workflow not in known]
+    if unknown:
+        # A single workflow may have been sent as a string.
+        is_single = len(workflows) == 1
+        raise UnknownWorkflow(
+            [json_pointer("workflow") if is_single else json_pointer("workflow", index) for index in unknown]
+        )
+
+
+def _require_open_export_place(db: DbSession, workspace_id: str) -> None:
+    # The condition of the partial index.
+    open_exports = select(func.count()).where(
+        ExportRow.workspace_id == workspace_id, col(ExportRow.completed_at).is_(None)
+    )
+    if db.exec(open_exports).one() >= limits.OPEN_EXPORTS:
+        remedy = "wait until some have ended, or cancel some"
+        raise LimitReached("exports that are queued or running", limits.OPEN_EXPORTS, remedy)
 
 
 def _require_exported_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:

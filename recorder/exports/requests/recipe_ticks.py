@@ -5,9 +5,11 @@ transaction. Two daemons, or a daemon that is killed and started again, make one
 """
 
 import logging
+import time
 from collections.abc import Iterator
 from datetime import datetime
 
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -15,7 +17,11 @@ from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.requests.cron import parse_cron
-from recorder.exports.requests.queue import probe_draft_destination, queue_draft_export
+from recorder.exports.requests.queue import (
+    prepare_export_draft,
+    probe_draft_destination,
+    queue_draft_export,
+)
 from recorder.exports.requests.recipes import (
     ListedRecipe,
     find_last_export,
@@ -30,29 +36,55 @@ from recorder.storage.conditions import in_tenant
 
 log = logging.getLogger("recorder.exports")
 
+#: A call reads so many recipes, and tries no further one after so long: Dagster ends a tick after a minute.
+_RECIPES_AT_ONCE = 100
+_TICK_S = 20.0
 
-def queue_due_recipe_ticks(runtime: Runtime) -> Iterator[ListedRecipe]:
-    """Queue the export of each recipe that is due, one after the other; yield those whose tick was claimed.
+
+def queue_due_recipe_ticks(runtime: Runtime, *, most_s: float = _TICK_S) -> Iterator[ListedRecipe]:
+    """Queue the exports of due recipes, one after the other; yield the recipes whose ticks were claimed.
 
     Ticks that were missed make one export, that of the last. A recipe that fails stores its error and does
-    not hold up the others; while a store does not answer, its tick waits for the next call.
+    not hold up the others; while a store does not answer, its tick waits for a later call. Workspaces take
+    turns, and recipes whose stores did not answer come after the others of their workspace.
+
+    Args:
+        runtime: deployment.
+        most_s: seconds after which no further recipe is tried in this call.
     """
-    now = clock.now()
-    with runtime.database.transaction(write=False) as db:
-        due = select(RecipeRow).join(WorkspaceRow, col(WorkspaceRow.id) == col(RecipeRow.workspace_id))
-        due = due.where(col(RecipeRow.next_at) <= now, col(WorkspaceRow.status) == "active")
-        recipes = db.exec(due.order_by(col(RecipeRow.next_at))).all()
-    for recipe in recipes:
+    now, began = clock.now(), time.monotonic()
+    for number, recipe in enumerate(_list_due_recipes(runtime, now)):
+        if number and time.monotonic() - began >= most_s:
+            return
         listed = _queue_recipe_tick(runtime, recipe, now)
         if listed is not None:
             yield listed
 
 
+def _list_due_recipes(runtime: Runtime, now: datetime) -> list[RecipeRow]:
+    """Return recipes that are due, the first of each workspace before the second ones.
+
+    Workspaces whose recipes were last tried in vain come after the others.
+    """
+    tried_at, workspace_id = col(RecipeRow.tried_at), col(RecipeRow.workspace_id)
+    order = (tried_at.asc().nulls_first(), col(RecipeRow.next_at), col(RecipeRow.mode), col(RecipeRow.name))
+    turn = func.row_number().over(partition_by=workspace_id, order_by=order)
+    last = func.max(tried_at).over(partition_by=workspace_id)
+    due = select(RecipeRow).join(WorkspaceRow, col(WorkspaceRow.id) == col(RecipeRow.workspace_id))
+    due = due.where(col(RecipeRow.next_at) <= now, col(WorkspaceRow.status) == "active")
+    in_turn = due.order_by(turn, last.asc().nulls_first(), col(RecipeRow.next_at)).limit(_RECIPES_AT_ONCE)
+    with runtime.database.transaction(write=False) as db:
+        return list(db.exec(in_turn))
+
+
 def _queue_recipe_tick(runtime: Runtime, recipe: RecipeRow, now: datetime) -> ListedRecipe | None:
     """Queue the export of a recipe's tick; return None if another process did, or will."""
     try:
-        # Before the tick is claimed, since a store that does not answer must hold up no other writer.
-        probe_draft_destination(recipe_draft_at(recipe, now), runtime.settings)
+        prepared = recipe_draft_at(recipe, _find_recipe_tick(recipe, now))
+        # Before the tick is claimed: a long count, or a store that does not answer, must hold up no writer.
+        with runtime.database.transaction(write=False) as db:
+            prepare_export_draft(db, prepared)
+        probe_draft_destination(prepared, runtime.settings)
         with runtime.database.transaction(write=True) as db:
             held = _claim_recipe_tick(db, recipe, now)
             if held is None:
@@ -60,6 +92,7 @@ def _queue_recipe_tick(runtime: Runtime, recipe: RecipeRow, now: datetime) -> Li
             assert held.last_at is not None
             origin = Origin.system(held.workspace_id, "recipes")
             draft = recipe_draft_at(held, held.last_at)
+            draft.awaited_sessions = prepared.awaited_sessions
             export = queue_draft_export(db, runtime.settings, draft, origin=origin)
             note_recipe_export(db, held, export)
             return ListedRecipe(held, export)
@@ -83,12 +116,20 @@ def _claim_recipe_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> Recip
     )
     row = db.exec(same.with_for_update()).one_or_none()
     if row is not None:
-        cron = parse_cron(row.cron, row.timezone)
-        # At the earliest the tick that waits, even if the rules of the zone changed since.
-        row.last_at = max(row.next_at, cron.find_last(now) or row.next_at)
-        row.next_at = cron.next_after(now)
+        row.last_at = _find_recipe_tick(row, now)
+        row.next_at = parse_cron(row.cron, row.timezone).next_after(now)
+        row.tried_at = None
         db.add(row)
     return row
+
+
+def _find_recipe_tick(recipe: RecipeRow, now: datetime) -> datetime:
+    """Return the last tick of a due recipe: at the earliest the one that waits.
+
+    The rules of its time zone may have changed since.
+    """
+    last = parse_cron(recipe.cron, recipe.timezone).find_last(now)
+    return max(recipe.next_at, last or recipe.next_at)
 
 
 def _note_recipe_tick_error(
@@ -104,5 +145,7 @@ def _note_recipe_tick_error(
         if row is None:
             return None
         row.last_error = {"code": code, "message": message}
+        if claimed_at is None:
+            row.tried_at = clock.now()
         db.add(row)
         return ListedRecipe(row, find_last_export(db, row))

@@ -15,6 +15,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
     Conflict,
     Invalid,
+    LimitReached,
     NotFound,
     QuotaExceeded,
     json_pointer,
@@ -95,7 +96,8 @@ def add_recipe(
     Raises:
         InvalidCron: if the times cannot be read.
         RecipeExists: if the name is taken.
-        RecorderError: as `create_export` for this request, except for a spent quota.
+        RecorderError: as `create_export` for this request, except for a spent quota and for too many exports
+            that are queued or running.
     """
     now = clock.now()
     assert body.tag is not None
@@ -147,6 +149,12 @@ def list_recipes(
     return [ListedRecipe(recipe, find_last_export(db, recipe)) for recipe in recipes]
 
 
+def list_recipe_datasets(db: DbSession) -> set[str]:
+    """Return the names of all datasets that have a recipe."""
+    # The tag of an export names its dataset, whatever its workflows.
+    return {make_dataset_name(name, []) for name in db.exec(select(RecipeRow.name).distinct())}
+
+
 def run_recipe(runtime: Runtime, tenant: Tenant, name: str, *, origin: Origin) -> ExportRow:
     """Queue the export of a recipe at once, beside its ticks.
 
@@ -191,7 +199,7 @@ def recipe_draft_at(recipe: RecipeRow, moment: datetime) -> ExportRow:
 def _check_recipe_request(runtime: Runtime, row: RecipeRow) -> None:
     """Check that the export would be accepted if it were due."""
     draft = recipe_draft_at(row, row.created_at)
-    with runtime.database.transaction(write=False) as db, suppress(QuotaExceeded):
+    with runtime.database.transaction(write=False) as db, suppress(LimitReached, QuotaExceeded):
         require_queueable_draft(db, draft)
     probe_draft_destination(draft, runtime.settings)
 

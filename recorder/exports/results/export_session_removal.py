@@ -5,14 +5,17 @@ running export drops the sessions by itself, and the purge waits for that.
 """
 
 import logging
-from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
+from sqlmodel import Session as DbSession
+from sqlmodel import col, select
+
 from recorder import clock
 from recorder.errors import DestinationNotAllowed, InvalidDestination, NotFound, RecorderError
+from recorder.errors.panics import convert_panics
 from recorder.exports.planning.plan import Plan
 from recorder.exports.results import expiry
 from recorder.exports.results.rewriting import rewrite_export
@@ -20,13 +23,15 @@ from recorder.exports.runner.export_lease import ExportBusy, ExportClaim, claim_
 from recorder.exports.runner.session_index import (
     delete_export_index_rows,
     delete_session_index_rows,
-    find_indexed_exports,
+    find_indexed_sessions,
+    find_next_indexed_export,
     find_purged_indexed_sessions,
     index_export_sessions,
     list_unindexed_exports,
 )
 from recorder.exports.runner.shard_store import read_stored_export_plan
 from recorder.models.export import ExportRow
+from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseLost
 
@@ -47,12 +52,20 @@ class SessionsLeftInExports:
     waiting: set[str] = field(default_factory=set)
     #: Sessions that are still in an export because of an error.
     errors: dict[str, Exception] = field(default_factory=dict)
-    #: Exports whose files the service cannot rewrite, by session.
-    out_of_reach: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    #: Sessions in exports that were left to the next call when the time was up.
+    unvisited: set[str] = field(default_factory=set)
+    #: The export that was visited last when the time was up; None if all were visited.
+    last_export_id: str | None = None
 
 
 def remove_from_exports(
-    runtime: Runtime, held: HeldLease, workspace_id: str, *, session_ids: Collection[str]
+    runtime: Runtime,
+    held: HeldLease,
+    workspace_id: str,
+    *,
+    session_ids: Collection[str],
+    after: str | None = None,
+    is_time_up: Callable[[], bool] = lambda: False,
 ) -> SessionsLeftInExports:
     """Remove sessions from the exports that have them; it may be called again.
 
@@ -61,6 +74,8 @@ def remove_from_exports(
         held: lease of the caller's run.
         workspace_id: workspace of the sessions.
         session_ids: sessions whose purge has begun.
+        after: id of the export that the call before visited last: this call goes on with the next older one.
+        is_time_up: whether to leave further exports to the next call.
 
     Raises:
         LeaseLost: if another run took the lease.
@@ -69,24 +84,40 @@ def remove_from_exports(
     removal = SessionsLeftInExports()
     _index_exports_for_removal(runtime, held, workspace_id)
     ids = sorted(session_ids)
-    with runtime.database.transaction(write=False) as db:
-        exports = find_indexed_exports(db, ids)
-    for export_id, present in exports.items():
+    for export_id, present in _iterate_exports_for_removal(runtime, ids, after):
+        if removal.last_export_id is not None and is_time_up():
+            with runtime.database.transaction(write=False) as db:
+                left = find_indexed_sessions(db, ids)
+            removal.unvisited = left - removal.waiting - removal.errors.keys()
+            return removal
+        removal.last_export_id = export_id
         held.require_time()
         try:
-            result = _remove_from_export(runtime, held, export_id, present)
+            with convert_panics():
+                result = _remove_from_export(runtime, held, export_id, present)
         except LeaseLost:
             raise
         except Exception as error:  # one damaged export must not keep sessions in the others
             removal.errors |= dict.fromkeys(present, error)
             continue
-        match result:
-            case "waits":
-                removal.waiting.update(present)
-            case "out_of_reach":
-                for session_id in present:
-                    removal.out_of_reach[session_id].add(export_id)
+        if result == "waits":
+            removal.waiting.update(present)
+    removal.last_export_id = None
     return removal
+
+
+def _iterate_exports_for_removal(
+    runtime: Runtime, session_ids: list[str], after: str | None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the exports with some of the sessions, one read at a time: the older ones, then the others."""
+    for before, last_id in ((None, ""),) if after is None else ((after, ""), (None, after)):
+        while True:
+            with runtime.database.transaction(write=False) as db:
+                export = find_next_indexed_export(db, session_ids, before=before)
+            if export is None or export[0] < last_id:
+                break
+            yield export
+            before = export[0]
 
 
 def _index_exports_for_removal(runtime: Runtime, held: HeldLease, workspace_id: str) -> None:
@@ -136,7 +167,22 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
     if result != "waits":
         with open_transaction() as db:
             delete_session_index_rows(db, export_id, session_ids)
+            if result == "out_of_reach":
+                # With these rows, by which alone a later run would find the export.
+                _count_unreached_export(db, export_id, session_ids)
     return result
+
+
+def _count_unreached_export(db: DbSession, export_id: str, session_ids: Collection[str]) -> None:
+    """Add an export that the service cannot rewrite to the counts of the erasures of its sessions."""
+    purges = select(PurgeRow.erasure_id).where(col(PurgeRow.session_id).in_(session_ids))
+    # Locked in the order of their ids, as everywhere, and before their erasures.
+    locked = purges.order_by(col(PurgeRow.session_id)).with_for_update()
+    for erasure_id in sorted({each for each in db.exec(locked) if each is not None}):
+        erasure = db.get(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
+        if erasure is not None:
+            erasure.exports = sorted({*erasure.exports, export_id})
+            db.add(erasure)
 
 
 def _rewrite_export_for_removal(runtime: Runtime, held: HeldLease, row: ExportRow) -> _Result:

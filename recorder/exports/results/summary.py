@@ -16,7 +16,7 @@ from recorder.datasets.tables import scan_dataset_tables
 from recorder.datasets.webdataset import read_tar_members
 from recorder.exports.destinations import Destination
 
-#: The recording's contents stay in the files: a summary is shown in places that erasure does not rewrite.
+#: The recording's contents stay in the files: a summary is shown where erasure does not rewrite.
 _FIELDS = {
     field.name: str(field.type)
     for field in SCHEMAS["jsonl"]["events"]

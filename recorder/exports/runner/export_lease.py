@@ -1,19 +1,19 @@
 """Lease of an export: claimed for a run, checked again in every transaction. Design §3."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, exists, func, literal, or_, text
+from sqlalchemy import ColumnElement, and_, exists, func, literal, or_, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict, RecorderError
-from recorder.models.export import ExportRow
+from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.operations import LeaseRow
 from recorder.storage.database import Database
-from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease
+from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, hold_lease, make_unexpired_condition
 
 #: Another run follows a killed one after this time.
 LEASE_MS = 60_000
@@ -45,11 +45,11 @@ class ExportCancelled(RecorderError):
 def list_due_exports(
     db: DbSession, *, limit: int, per_workspace: int | None = None, first_tries: bool = True
 ) -> list[ExportRow]:
-    """Return the exports that need a run: those with the fewest tries first, then the oldest.
+    """Return the exports that need a run, workspaces in turn: the first export of each, then the second.
 
-    These are queued ones, running ones whose run was lost, and failed ones whose files are not removed. An
-    export whose store is gone is tried repeatedly, after exports with fewer tries. Queued ones that wait for
-    the replayability of sessions are left out.
+    These are queued ones, running ones whose run was lost, and failed ones whose files are not removed. In a
+    workspace, those with the fewest tries come first, then the oldest: an export whose store is gone is tried
+    repeatedly, after the others. Exports that wait for the replayability of sessions are left out.
 
     Args:
         db: database session.
@@ -60,25 +60,42 @@ def list_due_exports(
     free = make_lease_free_condition()
     order = (col(ExportRow.attempt), col(ExportRow.id))
     rank = func.row_number().over(partition_by=col(ExportRow.workspace_id), order_by=order)
-    ids: set[str] = set()
+    turns: dict[str, int] = {}
     unfinished: list[ColumnElement[bool]] = [
-        col(ExportRow.status).in_(("queued", "running")),
-        or_(col(ExportRow.status) == "running", col(ExportRow.awaited_sessions).is_(None)),
+        col(ExportRow.status).in_(OPEN_STATUSES),
+        col(ExportRow.awaited_sessions).is_(None),
     ]
     if not first_tries:
         unfinished.append(or_(col(ExportRow.has_own_run), col(ExportRow.attempt) > 0))
     for waiting in (unfinished, [_FILES_LEFT]):
         ranked = select(ExportRow.id, ExportRow.attempt, rank.label("rank")).where(*waiting, free).subquery()
-        first = select(ranked.c.id).order_by(ranked.c.attempt, ranked.c.id).limit(limit)
-        ids.update(db.exec(first.where(ranked.c.rank <= (per_workspace or limit))))
-    rows = db.exec(select(ExportRow).where(col(ExportRow.id).in_(ids)).order_by(*order))
-    return list(rows)[:limit]
+        first = select(ranked.c.id, ranked.c.rank).where(ranked.c.rank <= (per_workspace or limit))
+        rows_in_turn = first.order_by(ranked.c.rank, ranked.c.attempt, ranked.c.id).limit(limit)
+        turns.update(db.exec(rows_in_turn).all())
+    rows = db.exec(select(ExportRow).where(col(ExportRow.id).in_(turns)))
+    return sorted(rows, key=lambda row: (turns[row.id], row.attempt, row.id))[:limit]
+
+
+@dataclass(frozen=True)
+class ExportState:
+    """Workspace of an export, and whether it is unfinished without a run that holds its lease."""
+
+    workspace_id: str
+    needs_run: bool
+
+
+def read_export_states(db: DbSession, export_ids: Collection[str]) -> dict[str, ExportState]:
+    """Return the states of exports by id."""
+    is_unfinished = or_(col(ExportRow.completed_at).is_(None), col(ExportRow.files_left).is_(True))
+    states = select(ExportRow.id, ExportRow.workspace_id, and_(is_unfinished, make_lease_free_condition()))
+    rows = db.exec(states.where(col(ExportRow.id).in_(export_ids)))
+    return {export_id: ExportState(workspace_id, needs_run) for export_id, workspace_id, needs_run in rows}
 
 
 def make_lease_free_condition() -> ColumnElement[bool]:
     """Return the condition that no run holds the lease of an export."""
     held = select(LeaseRow.name).where(
-        col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), col(LeaseRow.expires_ms) > clock.now_ms()
+        col(LeaseRow.name) == literal(_PREFIX) + col(ExportRow.id), make_unexpired_condition(clock.now_ms())
     )
     return ~exists(held.correlate(ExportRow))
 

@@ -36,7 +36,7 @@ from recorder.exports.runner.shard_store import (
     read_shard_rows,
     settle_reserved_export_rows,
 )
-from recorder.models.export import ExportRow
+from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -62,7 +62,7 @@ def cancel_tenant_export(
         raise NotFound("export")
     if row.status == "failed" and row.error is not None and row.error["code"] == ExportCancelled.code:
         return row
-    if row.status not in ("queued", "running"):
+    if row.status not in OPEN_STATUSES:
         raise InvalidState(row.status, needed="export must be queued or running to be cancelled")
     record_audit_entry(db, origin, "export.cancel", resource_type="export", resource_id=export_id)
     end_export_as_failed(db, row, settings, ExportCancelled.code, str(ExportCancelled()))
@@ -131,7 +131,7 @@ def list_missing_files(shards: list[PlannedShard], destination: Destination) -> 
     missing = {shard.path for shard in shards}
     try:
         # One by one: other writers may have put any number of files there.
-        missing.difference_update(destination.files())
+        missing.difference_update(destination.list_destination_paths())
     except InvalidDestination:
         return set()
     return missing
@@ -173,8 +173,8 @@ def publish_dataset(
     )
     manifest = build_manifest(facts, plan, [(shard, written[shard.path]) for shard in shards])
     statistics = read_statistics(runtime.lake, export.tenant, plan)
-    _write_dataset_file(claim, destination, CARD, dataset_card(manifest, statistics).encode())
-    manifest_sha256 = _write_dataset_file(claim, destination, MANIFEST, format_manifest(manifest))
+    _write_card_or_manifest(claim, destination, CARD, dataset_card(manifest, statistics).encode())
+    manifest_sha256 = _write_card_or_manifest(claim, destination, MANIFEST, format_manifest(manifest))
     claim.require()
     destination.remove_unfinished_files()
     totals = manifest["totals"]
@@ -195,7 +195,7 @@ def publish_dataset(
     return None
 
 
-def _write_dataset_file(claim: ExportClaim, destination: Destination, path: str, data: bytes) -> str:
+def _write_card_or_manifest(claim: ExportClaim, destination: Destination, path: str, data: bytes) -> str:
     """Write a file about the whole dataset and return its SHA-256.
 
     The lease is checked first: a run that was suspended must not overwrite the files of its successor.
@@ -247,7 +247,7 @@ def fail_export_of_cancelled_run(runtime: Runtime, export_id: str, *, owner: str
         claim = claim_export(runtime.database, db, export_id, owner=owner)
         row = lock_export(db, export_id)
         assert row is not None
-        if row.status in ("queued", "running"):
+        if row.status in OPEN_STATUSES:
             text = "The run of this export was cancelled."
             end_export_as_failed(db, row, runtime.settings, ExportCancelled.code, text)
             origin = _make_dagster_origin(row.workspace_id)

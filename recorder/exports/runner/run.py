@@ -10,9 +10,10 @@ from functools import cached_property
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
 from recorder.errors import NotFound, RecorderError, Unavailable
+from recorder.errors.panics import convert_panics
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
-from recorder.exports.planning.lake_stats import FactsMissing
+from recorder.exports.planning.lake_stats import LakeStatsMissing
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions, plan_selected_sessions
 from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_shards, plan_shards
@@ -40,9 +41,9 @@ from recorder.exports.runner.incremental import (
 )
 from recorder.exports.runner.replayability_wait import wait_for_replayability
 from recorder.exports.runner.shard_store import ShardStore, make_task_of_stored_plan
-from recorder.models.export import ExportRow
+from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.export_request import SplitRule
-from recorder.plurals import counted
+from recorder.plurals import format_count
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
@@ -68,7 +69,7 @@ class FilesMissing(RecorderError):
     title = "Files missing"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"The destination lost {counted(count, 'file')} that this export had written.")
+        super().__init__(f"The destination lost {format_count(count, 'file')} that this export had written.")
 
 
 class DeletionGoesOn(Unavailable):
@@ -125,7 +126,7 @@ def run_export(
         row = lock_export(db, export_id)
         assert row is not None
         row.attempt += 1
-        if row.status in ("queued", "running"):
+        if row.status in OPEN_STATUSES:
             row.status = "running"
             row.started_at = row.started_at or clock.now()
             # Rows of an earlier release have no `split`.
@@ -145,7 +146,7 @@ class _ExportRun:
         #: Row as it was claimed; changes are read and written through the claim.
         self._export = row
         self._claim = claim
-        self._ledger = ShardStore(claim, runtime.blobs, workspace_id=row.workspace_id)
+        self._shard_store = ShardStore(claim, runtime.blobs, workspace_id=row.workspace_id)
         self._executor = executor
 
     def finish(self) -> ExportRow:
@@ -157,7 +158,8 @@ class _ExportRun:
         try:
             if is_stuck:
                 raise AttemptsExhausted(row.last_error)
-            return self._complete_export()
+            with convert_panics():
+                return self._complete_export()
         except LeaseLost:
             raise
         except Unavailable as error:
@@ -187,7 +189,7 @@ class _ExportRun:
         for _ in range(_PUBLICATIONS):
             plan, shards = self._repair_missing_files(plan, shards, destination)
             published = publish_dataset(
-                self._runtime, self._export, self._claim, self._ledger, plan, shards, destination
+                self._runtime, self._export, self._claim, self._shard_store, plan, shards, destination
             )
             if published is not None:
                 return published
@@ -221,8 +223,8 @@ class _ExportRun:
         while (gone := self._find_deleted_sessions(plan)).ids:
             plan = plan_without_sessions(plan, gone.ids)
             shards = plan_shards(plan)
-            lineage = add_lineage_deletions(self._ledger.lineage(), gone, self._parent)
-            for path in self._ledger.store_plan(plan, shards, lineage, dropped=gone.ids):
+            lineage = add_lineage_deletions(self._shard_store.lineage(), gone, self._parent)
+            for path in self._shard_store.store_plan(plan, shards, lineage, dropped=gone.ids):
                 self._remove_file(path, destination)
         return plan, shards
 
@@ -238,7 +240,7 @@ class _ExportRun:
             if not missing:
                 return plan, shards
             # Written, and removed by another writer before the export was complete.
-            self._ledger.reopen(missing)
+            self._shard_store.reopen(missing)
             self._write_unfinished_shards(plan, shards, destination)
         raise FilesMissing(len(missing))
 
@@ -248,7 +250,7 @@ class _ExportRun:
         destination.remove(path)
 
     def _load_plan(self) -> tuple[Plan, list[PlannedShard]] | None:
-        plan = self._ledger.load_plan()
+        plan = self._shard_store.load_plan()
         return None if plan is None else (plan, plan_shards(plan))
 
     def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
@@ -258,7 +260,7 @@ class _ExportRun:
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_since_parent(db, self._export, plan, parent)
         shards = plan_shards(plan)
-        for path in self._ledger.store_plan(plan, shards, lineage):
+        for path in self._shard_store.store_plan(plan, shards, lineage):
             self._remove_file(path, destination)  # of a plan of an earlier release
         return plan, shards
 
@@ -267,21 +269,21 @@ class _ExportRun:
         for _ in range(_FILE_CHECKS):
             try:
                 return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
-            except (FactsMissing, OSError) as error:
+            except (LakeStatsMissing, OSError) as error:
                 log.info("export %s is planned again: %r", self._export.id, error)
         return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
 
     @cached_property
     def _parent(self) -> Parent | None:
         """Parent export of the plan, if its files still exist."""
-        parent_id = self._ledger.lineage().parent_id
+        parent_id = self._shard_store.lineage().parent_id
         return None if parent_id is None else open_parent_export(self._runtime, parent_id)
 
     def _write_unfinished_shards(
         self, plan: Plan, shards: list[PlannedShard], destination: Destination
     ) -> None:
         """Write the shards that are not done, and store the progress of each."""
-        paths = self._ledger.list_unfinished_paths()
+        paths = self._shard_store.list_unfinished_paths()
         if self._export.attempt > 1:
             for path in paths:
                 # A killed run may have written it by another form of the plan.
@@ -295,7 +297,7 @@ class _ExportRun:
         results = self._executor.run(tasks)
         try:
             for written in results:
-                self._ledger.note(written)
+                self._shard_store.note(written)
         finally:
             # Wait here until workers have ended their tasks.
             getattr(results, "close", lambda: None)()
@@ -305,7 +307,7 @@ class _ExportRun:
         copied = set()
         for shard in shards if shards and self._parent else ():
             if self._parent and (file := self._parent.copy(shard, destination, self._claim)):
-                self._ledger.note(file)
+                self._shard_store.note(file)
                 copied.add(shard.path)
         return copied
 

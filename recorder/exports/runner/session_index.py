@@ -3,20 +3,17 @@
 An export never has a session without a row; a row without a session is harmless. Contract §7.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from sqlalchemy import func
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, select
+from sqlmodel import col, delete, exists, select
 
 from recorder.models.export import ExportRow, ExportSessionRow
 from recorder.models.governance import PurgeRow
+from recorder.storage.database import OpenTransaction
 from recorder.storage.upsert import insert_missing_rows
-
-#: Opens a write transaction under the lease of a run.
-OpenTransaction = Callable[[], AbstractContextManager[DbSession]]
 
 #: Rows of one transaction: on SQLite no other request can write while it lasts.
 _ROWS = 5_000
@@ -36,8 +33,8 @@ def index_export_sessions(
 
 def delete_session_index_rows(db: DbSession, export_id: str, session_ids: Sequence[str]) -> None:
     """Delete the rows of some sessions of an export."""
-    for start in range(0, len(session_ids), _IDS_AT_ONCE):
-        some = col(ExportSessionRow.session_id).in_(session_ids[start : start + _IDS_AT_ONCE])
+    for ids in _split_ids(session_ids):
+        some = col(ExportSessionRow.session_id).in_(ids)
         db.exec(delete(ExportSessionRow).where(some, col(ExportSessionRow.export_id) == export_id))
 
 
@@ -52,15 +49,50 @@ def delete_export_index_rows(open_transaction: OpenTransaction, export_id: str) 
         is_over = len(ids) < _ROWS
 
 
-def find_indexed_exports(db: DbSession, session_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Return the exports that may have some of the sessions, the newest first, with these sessions."""
-    sessions: defaultdict[str, list[str]] = defaultdict(list)
-    for start in range(0, len(session_ids), _IDS_AT_ONCE):
-        some = col(ExportSessionRow.session_id).in_(session_ids[start : start + _IDS_AT_ONCE])
-        rows = select(ExportSessionRow.export_id, ExportSessionRow.session_id).where(some)
-        for export_id, session_id in db.exec(rows):
-            sessions[export_id].append(session_id)
-    return dict(sorted(sessions.items(), reverse=True))
+def find_next_indexed_export(
+    db: DbSession, session_ids: Sequence[str], *, before: str | None = None
+) -> tuple[str, list[str]] | None:
+    """Return the newest export that may have some of the sessions, with these; None if there is none.
+
+    A session costs two searches of an index, however many exports have it.
+
+    Args:
+        db: database session.
+        session_ids: sessions whose purge has begun.
+        before: id of an export; only older ones are searched. None searches all.
+    """
+    row, purge = ExportSessionRow, PurgeRow
+    is_older = () if before is None else (col(row.export_id) < before,)
+    newest = select(func.max(row.export_id)).where(row.session_id == purge.session_id, *is_older)
+    newest_of_each = newest.correlate(purge).scalar_subquery()
+    export_id = ""
+    for ids in _split_ids(session_ids):
+        newest_of_all = select(func.max(newest_of_each)).where(col(purge.session_id).in_(ids))
+        export_id = max(export_id, db.exec(newest_of_all).one() or "")
+    if not export_id:
+        return None
+    present: list[str] = []
+    for ids in _split_ids(session_ids):
+        of_export = (col(row.session_id).in_(ids), row.export_id == export_id)
+        present += db.exec(select(row.session_id).where(*of_export).order_by(col(row.session_id)))
+    return export_id, present
+
+
+def find_indexed_sessions(db: DbSession, session_ids: Sequence[str]) -> set[str]:
+    """Return those of some sessions, whose purge has begun, that an export may have."""
+    exported: set[str] = set()
+    for ids in _split_ids(session_ids):
+        has_export = exists().where(col(ExportSessionRow.session_id) == col(PurgeRow.session_id))
+        exported.update(
+            db.exec(select(PurgeRow.session_id).where(col(PurgeRow.session_id).in_(ids), has_export))
+        )
+    return exported
+
+
+def _split_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield as many ids as one statement takes."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield ids[start : start + _IDS_AT_ONCE]
 
 
 def find_purged_indexed_sessions(db: DbSession, export_id: str) -> dict[str, str]:

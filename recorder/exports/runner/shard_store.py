@@ -23,12 +23,9 @@ from recorder.exports.runner.export_lease import ExportCancelled, ExportClaim
 from recorder.exports.runner.session_index import delete_session_index_rows, index_export_sessions
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.hashing import compute_sha256
-from recorder.models.export import ExportRow, ExportShardRow
+from recorder.models.export import CLIENT_DESTINATIONS, ExportRow, ExportShardRow
 from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
-
-#: Kinds of destinations in a place of the client; finished shards there are charged.
-CLIENT_DESTINATIONS = frozenset({"s3", "gcs", "azure_blob"})
 
 
 def reserve_plan_rows(db: DbSession, row: ExportRow, rows: int) -> None:

@@ -5,7 +5,7 @@ Files may be hostile: a portion is read at a time.
 
 import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,8 +13,9 @@ import msgspec
 import polars as pl
 import pyarrow as pa
 
+from recorder.clock import EPOCH
 from recorder.datasets import jsonl
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.formats import FormatName
 from recorder.datasets.row_values import convert_row_read_errors
 from recorder.datasets.tables import TABLE_FORMATS
@@ -22,7 +23,6 @@ from recorder.row_digests import EventKey
 
 _ROWS_AT_ONCE = 10_000
 _IMAGES_AT_ONCE = 16
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _TEXT = pa.large_string()
 _EVENT = pa.schema(
@@ -94,12 +94,12 @@ def read_checked_events(path: Path, format: FormatName) -> Iterator[VerifiedEven
     """Yield the events of a file, in its order.
 
     Raises:
-        Unreadable: if the file is broken.
+        DatasetUnreadable: if the file is broken.
     """
     with convert_row_read_errors():
         if format == "jsonl":
             for line in _decode_checked_lines(path, _EventLine):
-                ts_us = (line.ts - _EPOCH) // _MICROSECOND
+                ts_us = (line.ts - EPOCH) // _MICROSECOND
                 key = (line.event_id, line.t_ms, ts_us, line.type, line.frame_id, line.payload)
                 bound = (line.bound_frame_id, line.frame_seq, line.is_action)
                 yield VerifiedEvent(line.session_id, *key, *bound)
@@ -113,7 +113,7 @@ def read_checked_frames(path: Path, format: FormatName) -> Iterator[VerifiedFram
     """Yield the frames of a file, in its order, with the digest of each picture; JSONL has no pictures.
 
     Raises:
-        Unreadable: if the file is broken.
+        DatasetUnreadable: if the file is broken.
     """
     with convert_row_read_errors():
         if format == "jsonl":
@@ -132,7 +132,7 @@ def _decode_checked_lines(path: Path, kind: type[Any]) -> Iterator[Any]:
         try:
             yield decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise Unreadable(f"has no row of its kind in line {number}: {error}") from error
+            raise DatasetUnreadable(f"has no row of its kind in line {number}: {error}") from error
 
 
 def _read_checked_batches(

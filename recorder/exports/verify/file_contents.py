@@ -51,7 +51,7 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
         format: format of the dataset.
 
     Raises:
-        Unreadable: if it does not follow its format.
+        DatasetUnreadable: if it does not follow its format.
         OSError: if it cannot be read.
     """
     contents = FileContents()

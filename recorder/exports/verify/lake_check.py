@@ -17,7 +17,7 @@ from sqlalchemy import or_
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.manifest import Shard
 from recorder.datasets.sources import FILE_ERRORS, copy_source_file
 from recorder.datasets.webdataset import read_webdataset_samples
@@ -26,7 +26,7 @@ from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.verify.checked_rows import read_checked_events, read_checked_frames
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset_for_check
 from recorder.hashing import compute_sha256
-from recorder.memory.queries.sessions_of_path import select_path
+from recorder.memory.queries.path_selection import select_path
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow, TagRow
 from recorder.row_digests import (
@@ -38,7 +38,7 @@ from recorder.row_digests import (
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_reads import retry_lake_read
-from recorder.storage.lake_schemas import Kind
+from recorder.storage.lake_schemas import LakeKind
 
 _KEY = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
 #: Columns outside the row digest, as a row of a file has them.
@@ -134,7 +134,7 @@ class PinnedLake:
         wanted = pl.LazyFrame({"session_id": sorted(session_ids)}, schema={"session_id": pl.String})
         return rows.join(wanted, on="session_id", how="semi")
 
-    def _scan_table(self, kind: Kind) -> pl.LazyFrame:
+    def _scan_table(self, kind: LakeKind) -> pl.LazyFrame:
         rows = self._runtime.lake.scan(kind, self._row.tenant, version=self._versions.get(kind))
         return rows.filter(pl.col("workflow").is_in(self._workflows))
 
@@ -174,7 +174,7 @@ def select_lake_check_sessions(
                 *in_tenant(TagRow, row.tenant),
                 TagRow.name == filters["tag"],
             )
-            allowed &= set(db.exec(tagged).all())
+            allowed &= set(db.exec(tagged.distinct()).all())
         selection = select_path(
             db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath")
         )
@@ -302,7 +302,7 @@ def _check_rows_against_lake(
             break
         try:
             digests = _read_file_digests_for_lake(destination, entry, manifest["format"])
-        except (Unreadable, *FILE_ERRORS):
+        except (DatasetUnreadable, *FILE_ERRORS):
             report.problems.append(f"{entry['path']} cannot be read.")
             continue
         report.files_hashed += 1
@@ -331,7 +331,7 @@ def _read_file_digests_for_lake(
     """Return the digest of each session in a file, computed from its rows.
 
     Raises:
-        FileGone, Unreadable: if it is missing, broken, or another file than was listed.
+        FileGone, DatasetUnreadable: if it is missing, broken, or another file than was listed.
     """
     with tempfile.TemporaryDirectory(prefix="recorder-lake-check-") as folder:
         path = copy_source_file(
@@ -339,7 +339,7 @@ def _read_file_digests_for_lake(
         )
         with path.open("rb") as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                raise Unreadable("has another SHA-256 than the manifest says")
+                raise DatasetUnreadable("has another SHA-256 than the manifest says")
         match entry["kind"]:
             case "events":
                 return dict(

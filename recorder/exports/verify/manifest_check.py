@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from recorder.client.errors import ClientError, Unreachable
-from recorder.datasets.errors import FileGone, ManifestRefused, ManifestUnreadable, Unreadable
+from recorder.datasets.errors import DatasetUnreadable, FileGone, ManifestRefused, ManifestUnreadable
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.manifest import Manifest, Shard, parse_manifest
 from recorder.datasets.sources import (
@@ -140,7 +140,7 @@ class _ManifestCheck:
             if not self._has_listed_bytes(path, shard):
                 return
             contents = self._read_file(path, shard.path, shard.kind, self._manifest.format)
-        except (Unreadable, OSError) as error:
+        except (DatasetUnreadable, OSError) as error:
             self.report.add(f"{shard.path} {_explain_manifest_check_error(error)}.")
             return
         for problem in contents.problems:
@@ -198,7 +198,7 @@ class _ManifestCheck:
 
 def _explain_manifest_check_error(error: Exception) -> str:
     """Return the end of a sentence that starts with the path of the file."""
-    if isinstance(error, Unreadable):
+    if isinstance(error, DatasetUnreadable):
         return str(error)
     if isinstance(error, FileGone):
         return "is missing"

@@ -9,7 +9,7 @@ from typing import Self
 
 import msgspec
 
-from recorder.datasets.errors import Unreadable
+from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.exports.verify.file_contents import FileContents, read_contents
 from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
@@ -57,19 +57,19 @@ class ReadingProcess:
         """Read a file, as `read_contents` does.
 
         Raises:
-            Unreadable: if it does not follow its format, or takes too much memory or time.
+            DatasetUnreadable: if it does not follow its format, or takes too much memory or time.
         """
         file = _FileToRead(str(path), name, kind, format)
         try:
             answer = self._process.request(msgspec.json.encode(file))
         except ProcessEnded as end:
-            raise Unreadable(self._explain_end(is_late=end.is_late)) from None
+            raise DatasetUnreadable(self._explain_unread_file(is_late=end.is_late)) from None
         reading = msgspec.json.decode(answer, type=_Reading)
         if reading.contents is None:
-            raise Unreadable(reading.failure)
+            raise DatasetUnreadable(reading.failure)
         return reading.contents
 
-    def _explain_end(self, *, is_late: bool) -> str:
+    def _explain_unread_file(self, *, is_late: bool) -> str:
         if is_late:
             return f"takes more than {self._seconds:g} seconds to read; it was not read"
         mebibytes = self._memory_bytes // 2**20
@@ -85,7 +85,7 @@ def _answer_reading_request(message: bytes) -> bytes:
     job = msgspec.json.decode(message, type=_FileToRead)
     try:
         reading = _Reading(read_contents(Path(job.path), job.name, job.kind, job.format))
-    except Unreadable as error:
+    except DatasetUnreadable as error:
         reading = _Reading(failure=str(error))
     except OSError as error:
         reading = _Reading(failure=f"cannot be read ({type(error).__name__})")

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from recorder.governance.backup.errors import DamagedBackup, WrongSecret
 from recorder.hashing import canonical_json, compute_keyed_digest
 
-#: Places that a file of a backup comes from.
+#: Locations that a file of a backup comes from.
 Store = Literal["database", "lake", "frames", "exports", "cold", "changes"]
 VERSION = 1
 

@@ -25,11 +25,11 @@ from recorder.governance.backup.backup_manifest import (
     Store,
     deployment_digest,
 )
+from recorder.governance.backup.backup_records import note_backup
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import BackupBusy, DamagedBackup
 from recorder.governance.backup.lake_moment import FilesChanged, read_lake_moment
 from recorder.governance.backup.object_copies import OnProgress, copy_stored_objects
-from recorder.governance.backup.records import note_backup
 from recorder.governance.backup.snapshot import DatabaseSnapshot, Engine, open_database_snapshot
 from recorder.ids import new_timed_id
 from recorder.models.governance import PurgeRow

@@ -38,7 +38,7 @@ class BackupStoreUnusable(Unavailable):
         reason = (isinstance(cause, OSError) and cause.strerror) or f"{type(cause).__name__}: {cause}"
         RecorderError.__init__(
             self,
-            f"The place of the backups, {where}, cannot be used ({reason[:_REASON_CHARACTERS]}). "
+            f"The store of the backups, {where}, cannot be used ({reason[:_REASON_CHARACTERS]}). "
             "Check the address, and that this user may read and write there.",
         )
 
@@ -89,7 +89,7 @@ class NoSecret(Invalid):
 
 
 class NotEmpty(Conflict):
-    """The place to restore into holds something."""
+    """The location to restore into holds something."""
 
     code = "not_empty"
 

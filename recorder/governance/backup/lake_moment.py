@@ -19,7 +19,7 @@ from recorder.governance.backup.backup_manifest import LakeVersion
 from recorder.sealing.lanes import Lane
 from recorder.storage.blobs import StoredObject
 from recorder.storage.lake import Lake
-from recorder.storage.lake_schemas import LAYOUTS, Kind
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.storage.lake_tables import LakeTable
 from recorder.tenant import Tenant
 
@@ -71,7 +71,7 @@ def read_lake_moment(
 
 
 def _read_table_moment(
-    lake: Lake, kind: Kind, tenant: Tenant, numbers: Mapping[str, int] | None
+    lake: Lake, kind: LakeKind, tenant: Tenant, numbers: Mapping[str, int] | None
 ) -> TableMoment | None:
     stored = lake.stored_table(kind, tenant)
     table = stored.open()

@@ -7,6 +7,7 @@ none is missing; they are added to the restored chains. Keyed hashes find the su
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from recorder import clock
 from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry, record_audit_entry
 from recorder.governance.backup.backup_manifest import BackupManifest
 from recorder.governance.backup.errors import AuditDoesNotFit
-from recorder.governance.erasures import repeat_erasures, run_erasures
+from recorder.governance.erasure_runs import run_erasures
 from recorder.governance.purging.purge_rows import request_purge
 from recorder.governance.purging.purge_runs import run_purges
+from recorder.governance.repeated_erasures import repeat_erasures
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.governance import HoldRow, PurgeCause, PurgeRow
 from recorder.models.operations import AuditHeadRow, AuditRow
@@ -254,13 +256,13 @@ def _record_later_changes(
 
 
 def _finish_later_purges(runtime: Runtime) -> int:
-    """Purge to the end without waits, since nothing reads yet; return the number of open purges."""
+    """Purge to the end without waits, since nothing reads or writes yet; return the number of open purges."""
     for _ in range(_ROUNDS):
-        run_erasures(runtime, _OWNER)
+        run_erasures(runtime, _OWNER, longest_request=timedelta(0))
         if not _make_later_purges_due(runtime):
             break
         run_purges(runtime, _OWNER)
-    run_erasures(runtime, _OWNER)
+    run_erasures(runtime, _OWNER, longest_request=timedelta(0))
     rewrite_tables(runtime, _OWNER)
     with runtime.database.transaction(write=False) as db:
         return len(_list_open(db))

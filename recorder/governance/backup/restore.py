@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -33,6 +33,8 @@ from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, UnknownSchema
 from recorder.storage.deployment import WrongRegion
 from recorder.storage.durable_files import keep_files_private, make_durable_folder, sync_path_to_disk
+from recorder.storage.lake import Lake
+from recorder.storage.lake_maintenance import LakeTimes
 
 _KEY = re.compile(r"[A-Za-z0-9_\-.=%+@, ]+(?:/[A-Za-z0-9_\-.=%+@, ]+)*", re.ASCII)
 #: Files that are read or written at a time, and that are listed at a time.
@@ -126,7 +128,10 @@ def restore_backup(
         on_step("write")
         gone = _restore_files(archive, manifest, target, on_bytes)
         on_step("changes")
-        runtime = Runtime.open(target.staged, create=True)
+        opened = Runtime.open(target.staged, create=True)
+        # No reader has listed the logs yet: no entry that names a purged session has to stay for one.
+        times = LakeTimes(log_entries=timedelta(0))
+        runtime = replace(opened, lake=Lake(target.staged.lake_url, times=times))
         try:
             _release_restored_work(runtime.database)
             applied = apply_later_changes(runtime, manifest, changes, gone)

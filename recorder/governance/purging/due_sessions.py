@@ -121,4 +121,6 @@ def _select_due_sessions(
 def _purge_cause_of(row: SessionRow, at: datetime) -> PurgeCause:
     if row.purge_after is None or row.purge_after > at:
         return "retention"
-    return "deletion" if row.deleted_at is not None else "test_expiry"
+    # The replayed session of a live recording was purged while the recording was held.
+    is_recording = row.mode == "live" and row.origin == "replay"
+    return "deletion" if row.deleted_at is not None or is_recording else "test_expiry"

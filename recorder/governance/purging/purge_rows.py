@@ -10,10 +10,12 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.governance.erasure_subjects import hash_texts
 from recorder.governance.holds import list_held_sessions
+from recorder.masking.policies import list_masking_replacements
 from recorder.models.governance import ErasureRow, PurgeCause, PurgeRow, PurgeStep
 from recorder.models.operations import OutboxRow
-from recorder.models.session import SessionRow
+from recorder.models.session import SessionMetadataRow, SessionRow
 from recorder.models.webhook import DeliveryRow
 from recorder.recording.sessions import hide_session
 
@@ -57,29 +59,36 @@ def describe_purge_request(
 
 
 def request_purges_of_recordings(
-    db: DbSession, purges: Sequence[PurgeRow], recorded: Mapping[str, str]
+    db: DbSession, purges: Sequence[PurgeRow], recorded: Mapping[str, Sequence[str]], *, secret: bytes
 ) -> None:
-    """Request the purges of sessions that live replays of purged sessions recorded, but for held ones.
+    """Request the purges of sessions that live replays of purged sessions recorded.
 
-    An erasure counts them with the session, which it waits for.
+    Held ones are due when their hold ends, and erasures that find a purged source find them. An erasure
+    counts them with the session, which it waits for.
 
     Args:
         db: a write transaction.
         purges: the purges of the sessions that were replayed.
-        recorded: for each recorded session the one of `purges` that led to it.
+        recorded: for each recorded session those that led to it; the first is that of one of `purges`.
+        secret: the deployment's secret.
     """
     by_session = {purge.session_id: purge for purge in purges}
     workspaces: defaultdict[str, list[str]] = defaultdict(list)
-    for session_id, source in recorded.items():
-        workspaces[by_session[source].workspace_id].append(session_id)
+    for session_id, sources in recorded.items():
+        workspaces[by_session[sources[0]].workspace_id].append(session_id)
     held = {held_id for name, ids in workspaces.items() for held_id in list_held_sessions(db, name, ids)}
-    statement = select(SessionRow).where(col(SessionRow.id).in_(set(recorded) - held))
+    statement = select(SessionRow).where(col(SessionRow.id).in_(recorded))
     rows = db.exec(statement.order_by(col(SessionRow.id)).with_for_update()).all()
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if db.get(PurgeRow, row.id) is not None:
             continue
-        now, purge = clock.now(), by_session[recorded[row.id]]
+        now, purge = clock.now(), by_session[recorded[row.id][0]]
+        if row.id in held:
+            _keep_held_recording(db, row, recorded[row.id], at=now, secret=secret)
+            if purge.erasure_id is not None:
+                counts[purge.erasure_id].update(held=1)
+            continue
         if row.deleted_at is None:
             hide_session(db, row, at=now)
         request_purge(db, row, cast(PurgeCause, purge.cause), at=now, erasure_id=purge.erasure_id)
@@ -95,8 +104,27 @@ def request_purges_of_recordings(
     # Locked last, as everywhere.
     for erasure_id in sorted(counts):
         erasure = db.get_one(ErasureRow, erasure_id, with_for_update=True, populate_existing=True)
+        erasure.held += counts[erasure_id].pop("held", 0)
         erasure.counts = dict(Counter(erasure.counts) + counts[erasure_id])
         db.add(erasure)
+
+
+def _keep_held_recording(
+    db: DbSession, row: SessionRow, sources: Sequence[str], *, at: datetime, secret: bytes
+) -> None:
+    """Make a held recording due, and let erasures find it by the texts of the sessions that led to it."""
+    row.purge_after = at if row.purge_after is None else min(at, row.purge_after)
+    db.add(row)
+    replacements = list_masking_replacements(db, row.workspace_id)
+    metadata = db.get_one(SessionMetadataRow, row.id)
+    hashes = set(metadata.source_hashes or ())
+    for source_id in sources:
+        source, named = db.get(SessionRow, source_id), db.get(SessionMetadataRow, source_id)
+        texts = [source and source.actor_id, named and named.metadata_]
+        hashes |= hash_texts(secret, row.workspace_id, texts, replacements)
+        hashes.update((named and named.source_hashes) or ())
+    metadata.source_hashes = sorted(hashes)
+    db.add(metadata)
 
 
 def count_deliveries(db: DbSession, session_ids: Sequence[str]) -> int:

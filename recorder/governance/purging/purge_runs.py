@@ -5,6 +5,7 @@ lease; every step may be repeated, so a run that was killed is continued by the 
 deleted once no open batch names the session, and old files later, since readers may still open them.
 """
 
+import math
 import time
 from collections.abc import Callable
 from datetime import datetime
@@ -15,9 +16,10 @@ from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder import clock
-from recorder.governance.purging.due_steps import DueStepReport, DueStepWork
+from recorder.governance.purging.due_steps import DueStepWork
 from recorder.governance.purging.purge_rows import advance_purges
 from recorder.governance.purging.session_content import remove_session_contents
+from recorder.governance.purging.step_report import DueStepReport
 from recorder.models.governance import PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseKeeper, lease_for_block
@@ -53,7 +55,9 @@ def run_purges(
     owner: str,
     *,
     patience_s: float = 0.0,
+    longest_s: float = math.inf,
     is_stopping: Callable[[], bool] = lambda: False,
+    work_between: Callable[[], bool] = lambda: False,
     lease_ms: int = _LEASE_MS,
 ) -> DueStepReport | None:
     """Work on all steps that are due, and on those that become due while the run waits.
@@ -62,7 +66,9 @@ def run_purges(
         runtime: the deployment.
         owner: name of the run.
         patience_s: seconds to wait for the next step.
+        longest_s: seconds after which no further round begins.
         is_stopping: whether to end before the next round.
+        work_between: does a piece of other work after each round; it returns False if there was none.
         lease_ms: duration of the lease.
 
     Returns:
@@ -76,11 +82,12 @@ def run_purges(
             return None
         every_s = lease_ms / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            run = DueStepWork(runtime, held)
-            while not is_stopping() and (
-                run.work_on_due_steps() or _wait_for_step_in_purge_run(runtime, patience_s)
-            ):
-                continue
+            run, ends_s = DueStepWork(runtime, held), time.monotonic() + longest_s
+            while not is_stopping() and time.monotonic() < ends_s:
+                has_worked = run.work_on_due_steps()
+                has_worked = work_between() or has_worked
+                if not has_worked and not _wait_for_step_in_purge_run(runtime, patience_s):
+                    break
             return run.report
 
 

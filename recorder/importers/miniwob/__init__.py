@@ -1,1 +1,1 @@
-"""Reads human demonstrations of the MiniWoB++ web tasks. Design §2 (importers)."""
+"""Importer of human demonstrations of the MiniWoB++ web tasks. Design §2 (importers)."""

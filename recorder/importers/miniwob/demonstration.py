@@ -12,20 +12,17 @@ Design §2 (importers).
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from recorder.client.client import Client
 from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import ValidationFailed
+from recorder.importers.import_progress import show_import_progress
 from recorder.importers.miniwob.elements import (
     compute_canvas_size,
     list_miniwob_element_boxes,
@@ -43,12 +40,12 @@ from recorder.importers.miniwob.format import (
 )
 from recorder.importers.screen_drawing import ScreenBox, draw_screen
 from recorder.importers.upload import (
+    PARALLEL,
     ImportedRecording,
     ImportReport,
     NothingToImport,
     RecordingSource,
     UnreadableRecording,
-    Upload,
     upload_recordings,
 )
 from recorder.limits import WORKFLOW_PATTERN
@@ -169,10 +166,6 @@ def _round_demonstration_ms(time: float) -> int:
     return round(time)
 
 
-#: Two keep both sides of a small machine busy; more wait for the service's rate limit together.
-PARALLEL = 4
-
-
 def import_demonstration_folder(
     path: Path,
     *,
@@ -245,31 +238,3 @@ def demonstration_sources(
 
 def _compute_demonstration_start(n: int) -> datetime:
     return FIRST_STARTED_AT + timedelta(minutes=n)
-
-
-@contextmanager
-def show_import_progress(total: int, wanted: bool) -> Iterator[Callable[[Upload], None]]:
-    """Show a bar on stderr; failures are named there with or without it."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[failed]}"),
-    )
-    with Progress(*columns, console=console, disable=not wanted, expand=True) as bar:
-        task = bar.add_task("Importing", total=total, failed="")
-        failed = 0
-
-        def on_done(upload: Upload) -> None:
-            nonlocal failed
-            if upload.session_id is None:
-                failed += 1
-                # File names are printed as they are: brackets in them are no markup.
-                console.print(
-                    f"skipped {upload.name}: {upload.reason}", markup=False, highlight=False, soft_wrap=True
-                )
-            bar.update(task, advance=1, failed=f"{failed} skipped" if failed else "")
-
-        yield on_done

@@ -215,7 +215,7 @@ def _read_miniwob_field_label(path: list[PageElement]) -> str:
 
 
 def _make_miniwob_selectors(path: list[PageElement], name: str, text: str) -> list[str]:
-    """Return selectors in the syntax of the Chrome Recorder: by role and name, id, text and place."""
+    """Return selectors in the syntax of the Chrome Recorder: by role and name, id, text and position."""
     node, selectors = path[-1], []
     role = _ROLES.get(node.tag)
     if role and name:

@@ -23,7 +23,9 @@ from recorder.tenant import GraphScope
 from recorder.webhooks.outbox import encode_outbox_event
 
 
-def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids: Collection[str]) -> int:
+def replace_unshared_alarm_labels(
+    db: DbSession, scope: GraphScope, session_ids: Collection[str], *, unnamed: Collection[str] = ()
+) -> int:
     """Replace labels in a graph's alarms whose texts too few sessions share once some sessions leave.
 
     Call it before the texts of these sessions are deleted.
@@ -32,6 +34,7 @@ def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids:
         db: a write transaction.
         scope: the graph.
         session_ids: the sessions that leave the graph.
+        unnamed: ids of nodes whose names were removed.
 
     Returns:
         The number of alarms that changed.
@@ -41,8 +44,8 @@ def replace_unshared_alarm_labels(db: DbSession, scope: GraphScope, session_ids:
     shown = {text_template_of(label) for alarm in alarms for label in _list_labels(alarm.data)}
     texts = _find_unshared_alarm_texts(db, scope, session_ids, shown) if shown else set()
     changed = 0
-    for alarm in alarms if texts else ():
-        data = _replace_labels(db, scope, alarm.data, texts)
+    for alarm in alarms if texts or unnamed else ():
+        data = _replace_labels(db, scope, alarm.data, texts, unnamed)
         if data == alarm.data:
             continue
         alarm.data = data
@@ -89,13 +92,14 @@ def _find_unshared_alarm_texts(
 
 
 def _replace_labels(
-    db: DbSession, scope: GraphScope, data: dict[str, Any], texts: Collection[str]
+    db: DbSession, scope: GraphScope, data: dict[str, Any], texts: Collection[str], unnamed: Collection[str]
 ) -> dict[str, Any]:
-    """Return the data of an alarm without labels that hold one of the texts."""
+    """Return the data of an alarm without labels that hold one of the texts, and those of unnamed nodes."""
 
     def replace(node_id: str, label: str) -> str:
         shown = text_template_of(label)
-        return _read_bare_label(db, scope, node_id) if any(text in shown for text in texts) else label
+        is_gone = node_id in unnamed or any(text in shown for text in texts)
+        return _read_bare_label(db, scope, node_id) if is_gone else label
 
     if "path" in data:
         path = data["path"]

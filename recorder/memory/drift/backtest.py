@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from recorder import clock
-from recorder.errors import NotFound
+from recorder.errors import UnknownWorkflow
 from recorder.memory.drift.detector import DetectorState, detect_alarms
 from recorder.memory.drift.payloads import make_alarm_payload
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
 from recorder.memory.drift.thresholds import DriftRules
-from recorder.memory.queries.columns import read_graph_columns
+from recorder.memory.queries.columns_cache import read_graph_columns
 from recorder.memory.storage.versions import read_newest_version
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope
@@ -62,12 +62,12 @@ def backtest_history(
         progress: called after each term with the number of judged sessions and of all.
 
     Raises:
-        NotFound: if there is no such workflow.
+        UnknownWorkflow: if there is no such workflow.
     """
     with database.transaction(write=False) as db:
         head = read_newest_version(db, scope)
         if head is None:
-            raise NotFound("workflow")
+            raise UnknownWorkflow
         columns = read_graph_columns(db, scope, head.version)
         history = read_history(db, scope, columns, by_start=True)
     alarms: list[PastAlarm] = []

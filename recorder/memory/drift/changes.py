@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from recorder.memory.drift.drift_subjects import EDGE, NODE, PATH
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import EDGE, NODE, PATH
 
 
 @dataclass(frozen=True, slots=True)

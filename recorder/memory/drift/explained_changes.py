@@ -7,16 +7,16 @@ left out makes an edge around it, new work makes all other work rarer. One alarm
 from collections.abc import Collection
 
 from recorder.memory.drift.changes import NoticedChange
+from recorder.memory.drift.drift_subjects import NODE
 from recorder.memory.drift.falls import Fall, measure_strength_of_fall
 from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import NODE
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import SubjectWatch, watch_without_subjects
 
 #: Share of the sessions of the rarer of two subjects from which on they change together.
 _SHARED = 0.5
-#: Share of the evidence of an alarm from which on a node that is led around is expected to be one.
+#: A node that a new edge bypasses is expected to raise an alarm from this share of its evidence on.
 _SUSPICION = 0.4
 
 

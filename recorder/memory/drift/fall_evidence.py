@@ -7,24 +7,21 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from recorder.memory.drift.history import DAY_MS, History
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import SubjectWatch
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Bools, Floats, Ints
 
 _LONG_AGO = -(2**62)
-Flags = npt.NDArray[np.bool_]
-Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Trail:
     """Sightings and misses from session `watch.start` on; all positions count from there."""
 
-    is_sighting: Flags
-    is_miss: Flags
+    is_sighting: Bools
+    is_miss: Bools
     last_seen_ms: Ints
 
     @classmethod
@@ -61,9 +58,9 @@ class FallEvidence:
 
     first: int
     #: Logarithm of the evidence: the mean over the rates that were tried.
-    log_odds: Reals
+    log_odds: Floats
     #: Logarithms of the odds from `first` to each session, a row for each rate.
-    sums: Reals
+    sums: Floats
 
     @classmethod
     def weigh(cls, trail: Trail, watch: SubjectWatch, first: int, rules: DriftRules) -> "FallEvidence":

@@ -14,7 +14,7 @@ from recorder.memory.drift.fall_evidence import FallEvidence, Trail, find_return
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import SubjectWatch
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 
 View = tuple[SubjectWatch, Trail]
 

@@ -8,14 +8,14 @@ import numpy as np
 
 from recorder.memory.drift.baseline_terms import Term
 from recorder.memory.drift.changes import NoticedChange
+from recorder.memory.drift.drift_subjects import EDGE, KINDS, NODE, DriftSubject
 from recorder.memory.drift.history import History
-from recorder.memory.drift.subjects import EDGE, KINDS, NODE, DriftSubject
 from recorder.memory.drift.thresholds import DriftRules, sightings_needed, unseen_subjects
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 
-#: Logarithm of the odds from which on a node that is led around counts as unchanged.
+#: Logarithm of the odds from which on a node that a new edge bypasses counts as unchanged.
 _CLEAR = 1.5
-#: A node that is so many times as frequent as what leads around it does not become rare by that.
+#: A node that is so many times as frequent as the edge that bypasses it does not become rare by that.
 _MOST_KEPT = 5.0
 
 
@@ -74,7 +74,7 @@ def find_growth(
     for subject in np.flatnonzero(is_rare & (live >= needed)).tolist():
         if subject not in known:
             kind_of_change: Literal["new", "grew"] = "grew" if earlier[subject] else "new"
-            growth = _find_window(history, subject, term, (begin, end), int(needed[subject]), rules)
+            growth = _find_growth_window(history, subject, term, (begin, end), int(needed[subject]), rules)
             if growth is not None:
                 sightings, position, around = growth
                 growths.append(
@@ -94,7 +94,7 @@ def find_growth(
     return growths
 
 
-def _find_window(
+def _find_growth_window(
     history: History, subject: int, term: Term, judged: tuple[int, int], needed: int, rules: DriftRules
 ) -> tuple[Ints, int, tuple[int, ...]] | None:
     """Return the first window with enough sightings: these, position of the alarm, and what is left out.
@@ -168,7 +168,7 @@ def _list_nodes_left_out_by_growth(
         if number is None:
             continue
         before = float(history.has(number, term.start, term.end).mean())
-        # A node that loses less does not become an alarm.
+        # A node that loses less gives too little evidence for an alarm.
         if rate <= before <= _MOST_KEPT * rate and 2 * history.has(number, 0, len(history))[
             sightings
         ].sum() <= len(sightings):

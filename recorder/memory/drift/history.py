@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.drift.subjects import DriftSubjects
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.drift.drift_subjects import DriftSubjects
+from recorder.memory.graph.arrays import Ints
 
 DAY_MS = 86_400_000
 #: Code of the actor of sessions that name none.

@@ -4,13 +4,13 @@ import numpy as np
 
 from recorder import clock
 from recorder.memory.drift.detector import Alarm
+from recorder.memory.drift.drift_subjects import PATH, DriftSubject, SubjectKind
 from recorder.memory.drift.falls import Fall
 from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, make_subject_id
-from recorder.memory.drift.subjects import PATH, DriftSubject, Kind
 from recorder.memory.drift.thresholds import compute_most_expected
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.models.drift import (
     ChangeKind,
@@ -24,7 +24,7 @@ from recorder.models.drift import (
 )
 from recorder.models.webhook import NewNodeData, PathDisappearedData
 
-_VERBS: dict[Kind, str] = {
+_VERBS: dict[SubjectKind, str] = {
     "path": "took this path",
     "node": "went through this node",
     "edge": "took this edge",

@@ -1,6 +1,6 @@
 """Drift detection in SQL: alarms, the detector's state stored and restored, its history read. Spec §6.1.
 
-Rows hold numbers of sealing and ids, never places or counters: those follow from the sessions as they are.
+Rows hold numbers of sealing and ids, never positions or counters: those follow from the sessions as they are.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from recorder import clock
 from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.detector import DetectorState
+from recorder.memory.drift.drift_subjects import DriftSubject, list_drift_subjects
 from recorder.memory.drift.history import NO_ACTOR, History
-from recorder.memory.drift.subjects import DriftSubject, list_drift_subjects
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.versions import in_scope, scope_columns
 from recorder.models.drift import DriftAlarmRow, DriftStateRow

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 
 
 @dataclass(frozen=True, slots=True)

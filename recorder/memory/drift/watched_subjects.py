@@ -8,8 +8,7 @@ from recorder.memory.drift.baseline_terms import Inherited, Term
 from recorder.memory.drift.changes import NoticedChange
 from recorder.memory.drift.history import History
 from recorder.memory.drift.thresholds import DriftRules, misses_needed
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints, sort_distinct
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ _TRACE_STEPS = 30_000_000
 #: Trace of the sessions whose ways were not kept; it has no steps.
 UNKEPT_TRACE = hash_texts("way that was not kept")
 
-#: Estimated bytes of objects in memory, as measured on CPython 3.12 and 64 bits: an integer with its place in
-#: a tuple, and each kind of object without what it lists. A rebuild also holds the features of a micro-state.
+#: Estimated bytes of objects in memory, as measured on CPython 3.12 and 64 bits: an integer in a tuple
+#: with its entry there, and each kind of object without what it lists. A rebuild also holds the features of a
+#: micro-state.
 NUMBER_BYTES = 40
 STATE_BYTES, NODE_BYTES, TEXT_BYTES = 2_000, 1_500, 800
 TRACE_BYTES, VARIANT_BYTES, PATH_BYTES, FEATURE_BYTES = 120, 600, 600, 300

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from recorder.memory.graph.arrays import Floats, Ints
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
-from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.shown_way import VariantTable, split_ways
 
 #: Method by which variants are grouped, as graph versions record it.

@@ -14,11 +14,9 @@ import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints, sort_distinct
+from recorder.memory.graph.counted_outcomes import OUTCOMES
 
-#: The outcomes of a session that are counted; sessions with another outcome or none are in none of them.
-OUTCOMES = ("success", "error", "abandoned")
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 #: Bits for time and row number in the numbers that are sorted, below the hash of the case.
 _LOW_BITS = 64

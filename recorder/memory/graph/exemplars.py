@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recorder.memory.graph.inverted_index import Floats, InvertedIndex
+from recorder.memory.graph.arrays import Floats
+from recorder.memory.graph.inverted_index import InvertedIndex
 
 #: Jaccard similarity of two screens from which on they are one (the knee of the measurements: .907 NMI).
 SCREEN_JACCARD = 0.60

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recorder.memory.graph.arrays import Floats, Ints, mark_changes, sort_distinct
 from recorder.memory.graph.capacity import FEATURE_BYTES
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.nodes import Node
 
 #: Features are left out that fewer sessions have than this share of all, and than this number.
@@ -128,8 +127,7 @@ class FeatureCounts:
 
 def _list_gram_features(owners: Ints, values: Ints, grain: int) -> tuple[Ints, Ints]:
     """Return 1- and 2-grams of runs of equal values, packed into one number: grain, first, second."""
-    starts = np.ones(len(values), dtype=np.bool_)
-    starts[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
+    starts = mark_changes(owners, values)
     owners, values = owners[starts], values[starts]
     together: npt.NDArray[np.bool_] = owners[1:] == owners[:-1]
     head = np.int64(grain) << 60

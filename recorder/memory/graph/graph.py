@@ -69,6 +69,8 @@ class GraphChange:
     paths: list[Path] = field(default_factory=list)
     sessions: list[GraphSessionTrace] = field(default_factory=list)
     labels: list[LabelText] = field(default_factory=list)
+    #: Labels of older nodes, by number, whose names a purge had removed.
+    names: dict[int, str] = field(default_factory=dict)
 
 
 def trace_key(steps: Iterable[int]) -> int:
@@ -157,8 +159,8 @@ class Graph:
             for session_id, steps in sessions.items()
             if session_id not in skipped
         }
-        unkept = self._list_unkept(fresh)
-        fresh |= dict.fromkeys(unkept, ())
+        beyond_limit = self._list_sessions_beyond_limit(fresh)
+        fresh |= dict.fromkeys(beyond_limit, ())
         nodes, micro_states, stand_ins = self._assign(fresh, max_comparisons)
         if stand_ins:
             fresh = {
@@ -167,7 +169,7 @@ class Graph:
             }
         taken = [
             GraphSessionTrace(session_id, UNKEPT_TRACE, ())
-            if session_id in unkept
+            if session_id in beyond_limit
             else _make_graph_session_trace(session_id, steps)
             for session_id, steps in fresh.items()
         ]
@@ -193,9 +195,23 @@ class Graph:
                 max_bytes=self.capacity.state_bytes - self.node_index.nbytes,
             )
         ]
-        return GraphChange(nodes, micro_states, traces, variants, paths, taken, labels)
+        names = self._name_nodes_again(fresh)
+        return GraphChange(nodes, micro_states, traces, variants, paths, taken, labels, names)
 
-    def _list_unkept(self, sessions: Mapping[str, Sequence[Step]]) -> frozenset[str]:
+    def _name_nodes_again(self, sessions: Mapping[str, Sequence[Step]]) -> dict[int, str]:
+        """Give nodes without a label those of the steps; return them by number, of several the least."""
+        index = self.node_index
+        names: dict[int, str] = {}
+        for steps in sessions.values() if index.unnamed else ():
+            for step in steps:
+                number = index.number_of[step.micro_key]
+                if number in index.unnamed:
+                    names[number] = min(step.label, names.get(number, step.label))
+        for number, label in names.items():
+            index.name_node(number, label)
+        return names
+
+    def _list_sessions_beyond_limit(self, sessions: Mapping[str, Sequence[Step]]) -> frozenset[str]:
         """Return the sessions that go a way for which there is no room."""
         if self.has_room_for_ways():
             return frozenset()

@@ -5,13 +5,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from recorder.memory.graph.arrays import Floats
 
 #: Estimated bytes of a list of one number under a feature, and of each further number.
 _LIST_BYTES, _POSTING_BYTES = 200, 8
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 
 class InvertedIndex:

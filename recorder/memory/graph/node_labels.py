@@ -24,11 +24,11 @@ MIN_ACTORS = 2
 _MAX_TEXTS = 8
 #: More shared names than this say that the node has no name of its own.
 _MAX_SHARED = 2
-#: Shared places of a node that are listed, and shared spellings of the digits of a text.
+#: Shared locations of a node that are listed, and shared spellings of the digits of a text.
 _MAX_LISTED = 3
 #: Texts that are remembered as settled: texts that differ in digits alone may be without number.
 _MAX_SETTLED = 50_000
-#: First words of places, those that say the most first.
+#: First words of locations, those that say the most first.
 _PREPOSITIONS = ("near ", "in ", "on ")
 #: No key of an actor: those have 64 bits.
 _NO_ACTOR = -(2**64)
@@ -276,7 +276,7 @@ class NodeLabels:
         return located
 
     def _distinguish_by_location(self, shown: list[str], lives: Sequence[int]) -> None:
-        """Add to equal labels the first place in which their nodes differ."""
+        """Add to equal labels the first location in which their nodes differ."""
         for preposition in _PREPOSITIONS:
             equal: defaultdict[str, dict[int, str]] = defaultdict(dict)
             for number in _find_equal_labels(shown, lives):

@@ -9,16 +9,17 @@ otherwise.
 import hashlib
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from recorder import ids
 from recorder.hashing import canonical_json
+from recorder.memory.graph.arrays import Floats
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.capacity import NODE_BYTES, NUMBER_BYTES, STATE_BYTES, compute_act_beyond_capacity
 from recorder.memory.graph.exemplars import SCREEN_JACCARD, ExemplarIndex
-from recorder.memory.graph.inverted_index import Floats, InvertedIndex
+from recorder.memory.graph.inverted_index import InvertedIndex
 from recorder.memory.steps.action_tokens import hash_texts
 from recorder.memory.steps.session_steps import ALGO_VERSION, Step
 from recorder.tenant import GraphScope
@@ -33,6 +34,7 @@ class Node:
 
     number: int
     node_id: str
+    #: Action and kind of element, or the name of an activity or tool; empty once a purge has removed a name.
     label: str
     #: Action of its steps.
     kind: str
@@ -89,6 +91,8 @@ class NodeIndex:
         self.scope = scope
         self._most_exemplars = bounds.exemplars
         self.nodes: list[Node] = []
+        #: Numbers of the nodes without a label.
+        self.unnamed: set[int] = set()
         self.number_of: dict[int, int] = {}
         self._ids: set[str] = set()
         self._by_act: dict[int, ExemplarIndex] = {}
@@ -116,6 +120,11 @@ class NodeIndex:
             self.number_of[step.micro_key] = number
             return None
         return self._make_node(step, act, features)
+
+    def name_node(self, number: int, label: str) -> None:
+        """Give a node a label."""
+        self.nodes[number] = replace(self.nodes[number], label=label)
+        self.unnamed.discard(number)
 
     def find_stand_in(self, step: Step) -> int | None:
         """Return the exemplar of the node that a micro-state would join; None if it would join none."""
@@ -161,6 +170,8 @@ class NodeIndex:
 
     def _keep(self, node: Node) -> None:
         self.nodes.append(node)
+        if not node.label:
+            self.unnamed.add(node.number)
         self._ids.add(node.node_id)
         self._node_bytes += NODE_BYTES + NUMBER_BYTES * len(node.features)
         if node.merged_into is not None:

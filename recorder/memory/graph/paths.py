@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.capacity import EDGE_BYTES, NUMBER_BYTES, PATH_BYTES, VARIANT_BYTES
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest_neighbours, group_variants
 from recorder.memory.graph.features import FeatureCounts
-from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.nodes import Node, make_unused_graph_id
 from recorder.memory.graph.shown_way import VariantTable, choose_shown_way
 from recorder.memory.steps.action_tokens import make_signed_key
@@ -212,7 +212,7 @@ class PathIndex:
         return apart
 
     def _split_by_features(self, keys: Sequence[int]) -> Iterator[range]:
-        """Yield the places of variants in parts of which the vectors take some 30 MB."""
+        """Yield the positions of variants in parts of which the vectors take some 30 MB."""
         start = features = 0
         for index, key in enumerate(keys):
             features += len(self.variants[key].features)

@@ -53,7 +53,8 @@ def match_rebuilt_ids(
     shared: Counter[tuple[int, int]] = Counter()
     old_total: Counter[int] = Counter()
     new_total: Counter[int] = Counter()
-    # What no session does any more still tells groups apart, but never against what sessions do.
+    # Things without sessions count 1, those with sessions `unit` or more: the former decide only where the
+    # latter do not.
     unit = len(old_of) + 1
     for thing, old in old_of.items():
         weight = weights.get(thing, 0) * unit + 1

@@ -9,11 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from recorder.memory.graph.inverted_index import Ints
-
-Mask = npt.NDArray[np.bool_]
+from recorder.memory.graph.arrays import Bools, Ints
 
 #: A node of the shown way is optional if this share of the sessions leave it out, at least, but not most.
 OPTIONAL_SHARE = 0.10
@@ -36,8 +33,8 @@ class VariantTable:
     nodes: Ints
     sizes: Ints
     sessions: Ints
-    #: Whether a place holds a node that the variant visited before.
-    again: Mask
+    #: Whether a position holds a node that the variant visited before.
+    again: Bools
 
     @classmethod
     def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "VariantTable":
@@ -63,17 +60,17 @@ class VariantTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ShownWay:
     """A shown way: its nodes, and which of them are optional."""
 
     row: int
     nodes: Ints
-    optional: Mask
+    optional: Bools
     #: Edits from it to each variant of the path.
     edits: Ints
 
 
-def choose_shown_way(ways: VariantTable) -> Way:
+def choose_shown_way(ways: VariantTable) -> ShownWay:
     """Return the variant that most sessions are within an edit of; of equals that of most sessions.
 
     Args:
@@ -89,7 +86,7 @@ def choose_shown_way(ways: VariantTable) -> Way:
             best, most = row, near
     nodes = ways.sequence(best)
     optional = list_optional_nodes(nodes, ways)
-    return Way(best, nodes, optional, count_edits(nodes, optional, ways))
+    return ShownWay(best, nodes, optional, count_edits(nodes, optional, ways))
 
 
 def _list_candidates(ways: VariantTable) -> list[int]:
@@ -107,20 +104,20 @@ def _list_candidates(ways: VariantTable) -> list[int]:
     return sorted(best.tolist())
 
 
-def list_optional_nodes(nodes: Ints, ways: VariantTable) -> Mask:
+def list_optional_nodes(nodes: Ints, ways: VariantTable) -> Bools:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
     return find_optional_nodes(np.array(missed, dtype=np.int64), total)
 
 
-def find_optional_nodes(left_out: Ints, total: int) -> Mask:
+def find_optional_nodes(left_out: Ints, total: int) -> Bools:
     """Return which nodes are optional if so many of all sessions leave each of them out."""
-    optional: Mask = (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
+    optional: Bools = (left_out > 0) & (left_out >= OPTIONAL_SHARE * total) & (2 * left_out <= total)
     return optional
 
 
-def count_edits(nodes: Ints, optional: Mask, ways: VariantTable) -> Ints:
+def count_edits(nodes: Ints, optional: Bools, ways: VariantTable) -> Ints:
     """Return the edits from a way to each variant, computed for all at once.
 
     An edit is one of the Levenshtein distance; optional nodes and repeated visits are free.
@@ -131,7 +128,7 @@ def count_edits(nodes: Ints, optional: Mask, ways: VariantTable) -> Ints:
         node, is_new = ways.nodes[:, index, None], ~ways.again[:, index, None]
         best = edits + is_new
         best[:, 1:] = np.minimum(best[:, 1:], edits[:, :-1] + (nodes[None, :] != node))
-        # Leaving out nodes before: the least over all earlier places, with what lies between left out.
+        # Leaving out nodes before: the least over all earlier positions, with what lies between left out.
         best = leaving_out + np.minimum.accumulate(best - leaving_out, axis=1)
         is_inside = index < ways.sizes
         edits[is_inside] = best[is_inside]
@@ -157,7 +154,7 @@ def split_ways(ways: VariantTable) -> list[Ints]:
     return parts
 
 
-def _find_variants_off_shown_way(ways: VariantTable) -> Mask | None:
+def _find_variants_off_shown_way(ways: VariantTable) -> Bools | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:
@@ -170,5 +167,5 @@ def _find_variants_off_shown_way(ways: VariantTable) -> Mask | None:
     other = choose_shown_way(far)
     if int(far.sessions[other.edits <= MAX_EDITS].sum()) < needed:
         return None
-    leaves: Mask = count_edits(other.nodes, other.optional, ways) < way.edits
+    leaves: Bools = count_edits(other.nodes, other.optional, ways) < way.edits
     return leaves if leaves.any() and not leaves.all() else None

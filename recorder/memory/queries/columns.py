@@ -1,41 +1,49 @@
-"""The indexed sessions of a graph as columns in memory, kept from query to query. Spec §4.2 (memory paths).
-
-A query reads one number from SQL (the graph's version) and the rows that came since; the rest is numpy.
-"""
+"""The indexed sessions of a graph as columns in memory, brought to later versions. Spec §4.2."""
 
 import threading
-import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, fields
-from itertools import chain
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from cachetools import LRUCache
 from sqlmodel import Session as DbSession
-from sqlmodel import col
+from sqlmodel import col, select
 
 from recorder import clock
+from recorder.memory.graph.arrays import Bools, Ints
 from recorder.memory.graph.capacity import UNKEPT_TRACE
-from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.structure import Structure, make_empty_column, read_structure
+from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.queries.structure import GraphStructure, make_empty_column, read_structure
 from recorder.memory.storage.graph_store import read_graph_rows
-from recorder.memory.storage.versions import PerDatabase, is_writing, was_rebuilt_since_graph_version
+from recorder.memory.storage.versions import in_scope, was_rebuilt_since_graph_version
 from recorder.models.memory import SessionPathRow
 from recorder.tenant import GraphScope
 
-OUTCOMES = ("success", "error", "abandoned")
 #: Empty for sessions without an actor.
 ACTOR_KINDS = ("", "human", "model", "script")
 #: `removed` of a session that is in the graph.
 NEVER = int(np.iinfo(np.int64).max)
 #: Row of a session that is not in the graph, and number of a trace that is not.
 NOWHERE = -1
-#: Bytes of all graphs together that stay in memory: a session with twenty steps takes about 300.
-_MAX_BYTES = 2**30
+#: Columns of a session that are read, its times last, and rows that are read at once.
+_READ = (
+    "session_id",
+    "version",
+    "removed_version",
+    "trace_key",
+    "actor_kind",
+    "duration_ms",
+    "started_at",
+    "sealed_at",
+    "seal_seq",
+    "outcome",
+    "outcome_version",
+    "earlier_outcome",
+    "step_ms",
+)
+_ROWS_AT_ONCE = 500
 
 #: Estimated bytes of a node, a path and a numbered key: objects of Python.
 _NODE_BYTES, _PATH_BYTES, _KEY_BYTES = 800, 300, 120
@@ -43,7 +51,6 @@ _NODE_BYTES, _PATH_BYTES, _KEY_BYTES = 800, 300, 120
 Made = TypeVar("Made")
 
 Strings = npt.NDArray[np.bytes_]
-Mask = npt.NDArray[np.bool_]
 
 
 def _make_empty_id_column() -> Strings:
@@ -59,7 +66,7 @@ class KeptValues:
 
 
 @dataclass(slots=True)
-class GraphColumns(Structure):
+class GraphColumns(GraphStructure):
     """One graph at one version: a row for every session that is or was in it."""
 
     version: int = 0
@@ -67,8 +74,11 @@ class GraphColumns(Structure):
     added: Ints = field(default_factory=make_empty_column)
     removed: Ints = field(default_factory=make_empty_column)
     trace: Ints = field(default_factory=make_empty_column)
-    #: Places in OUTCOMES and ACTOR_KINDS.
+    #: Indexes in OUTCOMES and ACTOR_KINDS.
     outcome: Ints = field(default_factory=make_empty_column)
+    #: The version that gave a row its outcome, and the outcome before; 0 and the outcome where none did.
+    outcome_since: Ints = field(default_factory=make_empty_column)
+    earlier_outcome: Ints = field(default_factory=make_empty_column)
     actor: Ints = field(default_factory=make_empty_column)
     duration_ms: Ints = field(default_factory=make_empty_column)
     started_ms: Ints = field(default_factory=make_empty_column)
@@ -104,12 +114,12 @@ class GraphColumns(Structure):
         return self.variant_path[self.variant]
 
     @property
-    def is_unkept(self) -> Mask:
+    def is_unkept(self) -> Bools:
         """Rows of sessions whose way the graph had no room for."""
-        unkept: Mask = self.trace == self.trace_number.get(UNKEPT_TRACE, NOWHERE)
+        unkept: Bools = self.trace == self.trace_number.get(UNKEPT_TRACE, NOWHERE)
         return unkept
 
-    def current(self) -> Mask:
+    def current(self) -> Bools:
         """Return the rows of sessions that are in the graph."""
         return self.removed > self.version
 
@@ -131,8 +141,8 @@ class GraphColumns(Structure):
             return GraphColumns().updated(db, scope, version)
         row = SessionPathRow
         structure = read_structure(db, scope, self, self.version)
-        rows = _read_column_rows(db, scope, col(row.version) > self.version, col(row.version) <= version)
-        fresh = _make_columns(rows, structure["trace_number"])
+        is_fresh = (col(row.version) > self.version, col(row.version) <= version)
+        fresh = _read_columns(db, scope, structure["trace_number"], is_fresh)
         grown = GraphColumns(
             version=version,
             lasting=self.lasting,
@@ -141,125 +151,83 @@ class GraphColumns(Structure):
             **{name: _append_rows(getattr(self, name), column) for name, column in fresh.items()},
         )
         if self.version:
-            was_added = col(row.version) <= self.version
-            grown._remove(_read_column_rows(db, scope, was_added, col(row.removed_version) > self.version))
+            grown._apply_changes(db, scope, self.version)
         grown.order = np.lexsort((grown.duration_ms, grown.path))
         return grown
 
-    def _remove(self, ended: Sequence[Any]) -> None:
-        if not ended:
-            return
-        end_of = {(row.session_id.encode(), row.version): row.removed_version for row in ended}
-        ids = np.array(sorted({session_id for session_id, _ in end_of}), dtype=self.session_id.dtype)
-        # All rows are sought among the few that ended: the other way round all would have to be sorted.
-        places = np.minimum(np.searchsorted(ids, self.session_id), len(ids) - 1)
-        rows = np.flatnonzero(ids[places] == self.session_id)
-        keys = zip(self.session_id[rows].tolist(), self.added[rows].tolist(), strict=True)
-        ends = [end_of.get(key, NEVER) for key in keys]
-        # A row that ended earlier, for an outcome that changed again, keeps its end.
-        self.removed[rows] = np.minimum(self.removed[rows], np.array(ends, dtype=np.int64))
+    def _apply_changes(self, db: DbSession, scope: GraphScope, since: int) -> None:
+        """Apply the removals and changed outcomes after a version to the rows that were there."""
+        row = SessionPathRow
+        was_added = col(row.version) <= since
+        ended = read_graph_rows(
+            db,
+            scope,
+            row.session_id,
+            row.removed_version,
+            where=[was_added, col(row.removed_version) > since],
+        )
+        rows, places = self._find_rows([session_id for session_id, _ in ended])
+        self.removed[rows] = _make_column([version for _, version in ended])[places]
+        turned = read_graph_rows(
+            db,
+            scope,
+            row.session_id,
+            row.outcome,
+            row.outcome_version,
+            row.earlier_outcome,
+            where=[was_added, col(row.outcome_version) > since],
+        )
+        rows, places = self._find_rows([session_id for session_id, *_ in turned])
+        for name, column in _make_outcome_columns([members for _, *members in turned]).items():
+            getattr(self, name)[rows] = column[places]
+
+    def _find_rows(self, session_ids: Sequence[str]) -> tuple[Ints, Ints]:
+        """Return the rows of some sessions, and for each the position of its session among them."""
+        if not session_ids:
+            return make_empty_column(), make_empty_column()
+        ids = np.array([session_id.encode() for session_id in session_ids], dtype=self.session_id.dtype)
+        order = np.argsort(ids)
+        # All rows are sought among the few: the other way round all would have to be sorted.
+        places = np.minimum(np.searchsorted(ids, self.session_id, sorter=order), len(ids) - 1)
+        rows = np.flatnonzero(ids[order[places]] == self.session_id)
+        return rows, order[places[rows]]
 
 
-@dataclass(slots=True, weakref_slot=True)
-class _Build:
-    """A graph that is being read; it is kept as long as a thread reads it or waits for it."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    made: GraphColumns = field(default_factory=GraphColumns)
-
-
-class ColumnsCache:
-    """The columns of the graphs that were asked for last, up to a number of bytes."""
-
-    def __init__(self, max_bytes: int = _MAX_BYTES) -> None:
-        self._columns: LRUCache[GraphScope, GraphColumns] = LRUCache(max_bytes, attrgetter("nbytes"))
-        self._builds: weakref.WeakValueDictionary[GraphScope, _Build] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
-
-    def read(self, db: DbSession, scope: GraphScope, version: int, *, keep: bool = True) -> GraphColumns:
-        """Return the columns of a graph at its newest version, as read in this transaction.
-
-        Only one thread at a time reads a graph; those that wait get what it read, also if that is too large
-        to be kept.
-
-        Args:
-            db: the transaction.
-            scope: the graph.
-            version: its newest version.
-            keep: whether others may get them too.
-        """
-        cached = self._kept(scope)
-        if cached.version == version:
-            return cached
-        if cached.version > version:  # another thread's transaction began later
-            return GraphColumns().updated(db, scope, version)
-        if not keep:
-            columns = cached.updated(db, scope, version)
-            columns.lasting = KeptValues()
-            return columns
-        build = self._build(scope)
-        with build.lock:
-            cached = max(self._kept(scope), build.made, key=lambda columns: columns.version)
-            if cached.version > version:
-                cached = GraphColumns()
-            columns = cached.updated(db, scope, version)
-            if columns.version > build.made.version:
-                build.made = columns
-            self._keep(scope, columns)
-        return columns
-
-    def _kept(self, scope: GraphScope) -> GraphColumns:
-        with self._lock:
-            return self._columns.get(scope, GraphColumns())
-
-    def _build(self, scope: GraphScope) -> _Build:
-        with self._lock:
-            build = self._builds.get(scope)
-            if build is None:
-                build = self._builds[scope] = _Build()
-            return build
-
-    def _keep(self, scope: GraphScope, columns: GraphColumns) -> None:
-        with self._lock:
-            held = self._columns.get(scope)
-            if held is not None and held.version >= columns.version:
-                return
-            self._columns.pop(scope, None)
-            with suppress(ValueError):  # it alone would push all others out, and still be too much
-                self._columns[scope] = columns
-
-
-_caches = PerDatabase(ColumnsCache)
-
-
-def read_graph_columns(db: DbSession, scope: GraphScope, version: int) -> GraphColumns:
-    """Return the columns of a graph at its newest version, from the cache of this process and database."""
-    return _caches.of(db).read(db, scope, version, keep=not is_writing(db))
-
-
-def _read_column_rows(db: DbSession, scope: GraphScope, *conditions: Any) -> Sequence[Any]:
+def _read_columns(
+    db: DbSession, scope: GraphScope, trace_number: dict[int, int], where: Iterable[Any]
+) -> dict[str, Any]:
+    """Return the columns of sessions; their times, which may be millions, are packed as they are read."""
     row = SessionPathRow
-    columns = (row.session_id, row.version, row.removed_version, row.trace_key, row.outcome, row.actor_kind)
-    numbers = (row.duration_ms, row.started_at, row.sealed_at, row.seal_seq, row.step_ms)
-    return read_graph_rows(db, scope, *columns, *numbers, where=conditions)
-
-
-def _make_columns(rows: Sequence[Any], trace_number: dict[int, int]) -> dict[str, Any]:
-    values = list(zip(*rows, strict=True)) or [()] * 11
-    sessions, versions, removed, traces, outcomes, actors, durations, started, sealed, seqs, times = values
+    rows, times = [], [make_empty_column()]
+    statement = select(*(getattr(row, name) for name in _READ)).where(*in_scope(row, scope), *where)
+    with closing(db.connection().execute(statement.execution_options(yield_per=_ROWS_AT_ONCE))) as stored:
+        for *members, step_ms in stored:
+            rows.append(members)
+            times.append(_make_column(step_ms))
+    values = list(zip(*rows, strict=True)) or [()] * (len(_READ) - 1)
+    sessions, versions, removed, traces, actors, durations, started, sealed, seqs, *outcomes = values
     return {
         "session_id": np.array([session.encode() for session in sessions], dtype="S30"),
         "added": _make_column(versions),
         "removed": _make_column([NEVER if end is None else end for end in removed]),
         "trace": _make_column([trace_number[key] for key in traces]),
-        "outcome": _make_column([OUTCOMES.index(outcome) for outcome in outcomes]),
         "actor": _make_column([ACTOR_KINDS.index(kind or "") for kind in actors]),
         "duration_ms": _make_column(durations),
         "started_ms": _make_column([clock.to_ms(moment) for moment in started]),
         "sealed_ms": _make_column([clock.to_ms(moment) for moment in sealed]),
         "seal_seq": _make_column(seqs),
-        "time_start": np.cumsum(_make_column([len(session_times) for session_times in times])),
-        "step_ms": np.fromiter(chain.from_iterable(times), dtype=np.int64),
+        **_make_outcome_columns(list(zip(*outcomes, strict=True))),
+        "time_start": np.cumsum(_make_column([len(session_times) for session_times in times[1:]])),
+        "step_ms": np.concatenate(times),
+    }
+
+
+def _make_outcome_columns(rows: Sequence[Sequence[Any]]) -> dict[str, Ints]:
+    """Return the columns of outcomes: of each row the outcome, its version, and the outcome before."""
+    return {
+        "outcome": _make_column([OUTCOMES.index(outcome) for outcome, _, _ in rows]),
+        "outcome_since": _make_column([version or 0 for _, version, _ in rows]),
+        "earlier_outcome": _make_column([OUTCOMES.index(earlier or outcome) for outcome, _, earlier in rows]),
     }
 
 

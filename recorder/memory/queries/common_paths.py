@@ -1,19 +1,21 @@
 """Common paths of a memory graph. Spec §2.6, §4.2."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import numpy as np
 from sqlmodel import Session as DbSession
 
 from recorder import limits
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Bools, Ints
+from recorder.memory.graph.counted_outcomes import OUTCOMES
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.path_fit import count_variants, derive_shown_ways
 from recorder.models.memory import MemoryPath, PathOutcomes
 from recorder.models.wire import ActorKind, Outcome
+from recorder.storage.list_pages import take_page_items
 from recorder.tenant import GraphScope, Tenant
 
 
@@ -32,7 +34,8 @@ def list_paths(
     """Return the paths of a workflow by frequency, the most frequent first, then by id.
 
     Frequency is the share of all indexed sessions that match the filters; paths below `min_frequency` or
-    beyond `limit` are dropped afterwards, and the others keep theirs.
+    beyond `limit` are dropped afterwards, and the others keep theirs. The list ends before it has more bytes
+    than a page.
 
     Args:
         db: the transaction.
@@ -50,16 +53,22 @@ def list_paths(
     """
     columns = read_newest_columns(db, GraphScope(tenant, workflow))
     chosen = select_session_rows(columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind)
-    return describe_common_paths(columns, chosen, min_frequency=min_frequency, limit=limit)
+    return take_page_items(_iterate_common_paths(columns, chosen, min_frequency=min_frequency, limit=limit))
 
 
 def describe_common_paths(
-    columns: GraphColumns, chosen: Mask, *, min_frequency: float = 0.0, limit: int | None = None
+    columns: GraphColumns, chosen: Bools, *, min_frequency: float = 0.0, limit: int | None = None
 ) -> list[MemoryPath]:
     """Return the paths that chosen sessions take, the most frequent first, then by id.
 
     Sessions without steps are on none of them; frequencies are shares of all chosen sessions.
     """
+    return list(_iterate_common_paths(columns, chosen, min_frequency=min_frequency, limit=limit))
+
+
+def _iterate_common_paths(
+    columns: GraphColumns, chosen: Bools, *, min_frequency: float, limit: int | None
+) -> Iterator[MemoryPath]:
     total = int(chosen.sum())
     chosen = chosen & (columns.path != NO_PATH)
     paths = columns.path[chosen]
@@ -74,8 +83,8 @@ def describe_common_paths(
         number for number in np.flatnonzero(counts).tolist() if counts[number] / total >= min_frequency
     ]
     numbers.sort(key=lambda number: (-counts[number], columns.paths[number].path_id))
-    return [
-        MemoryPath(
+    for number in numbers[:limit]:
+        yield MemoryPath(
             path_id=columns.paths[number].path_id,
             node_ids=[columns.nodes[node].node_id for node in columns.paths[number].nodes],
             frequency=int(counts[number]) / total,
@@ -88,8 +97,6 @@ def describe_common_paths(
             variants=int(variants[number]),
             graph_version=columns.version,
         )
-        for number in numbers[:limit]
-    ]
 
 
 def compute_outcome_fractions(counts: Ints | Sequence[int]) -> PathOutcomes:
@@ -99,7 +106,7 @@ def compute_outcome_fractions(counts: Ints | Sequence[int]) -> PathOutcomes:
     return PathOutcomes(success=success, error=error, abandoned=abandoned)
 
 
-def _compute_medians(columns: GraphColumns, chosen: Mask, counts: Ints) -> Ints:
+def _compute_medians(columns: GraphColumns, chosen: Bools, counts: Ints) -> Ints:
     """Return the exact median duration of each path's chosen sessions; of an even count the middle mean."""
     ordered = columns.order[chosen[columns.order]]
     if not len(ordered):

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from recorder.memory.graph.arrays import Bools
 from recorder.memory.queries.chosen_sessions import select_session_rows
-from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.common_paths import compute_outcome_fractions, describe_common_paths
 from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from recorder.models.memory import (
@@ -200,7 +201,7 @@ def _measure_change(change: Changed) -> float:
     return abs(change.frequency - change.against_frequency)
 
 
-def _compute_compared_median(columns: GraphColumns, chosen: Mask) -> int | None:
+def _compute_compared_median(columns: GraphColumns, chosen: Bools) -> int | None:
     durations: Sequence[int] = np.sort(columns.duration_ms[chosen]).tolist()
     middle = len(durations) // 2
     return (durations[middle] + durations[len(durations) - 1 - middle]) // 2 if durations else None

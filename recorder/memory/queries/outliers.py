@@ -5,10 +5,10 @@ from typing import Literal
 
 import numpy as np
 
+from recorder.memory.graph.arrays import Bools, Floats, Ints
 from recorder.memory.graph.directly_follows import list_variant_crossings
-from recorder.memory.graph.inverted_index import Floats, Ints
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.queries.columns import GraphColumns
 
 #: Paths of fewer sessions than this share are off the common ones, by default.
 THRESHOLD = 0.01
@@ -33,7 +33,7 @@ class Outliers:
 
 
 def find_outliers(
-    columns: GraphColumns, chosen: Mask, *, rank: Rank = "path", threshold: float = THRESHOLD
+    columns: GraphColumns, chosen: Bools, *, rank: Rank = "path", threshold: float = THRESHOLD
 ) -> Outliers:
     """Return chosen sessions, the least typical first.
 
@@ -49,7 +49,7 @@ def find_outliers(
     paths = columns.path
     total = max(int(chosen.sum()), 1)
     on_path = chosen & (paths != NO_PATH)
-    # The place of NO_PATH, which is -1, is the last one.
+    # The index of NO_PATH, which is -1, is the last one.
     frequency = np.append(np.bincount(paths[on_path], minlength=len(columns.paths)) / total, 0.0)
     rows = np.flatnonzero(on_path & (frequency[paths] < threshold) if rank == "path" else chosen)
     typical = compute_typicality(columns, chosen)[columns.variant[rows]]
@@ -58,7 +58,7 @@ def find_outliers(
     return Outliers(rows, frequency[paths[rows]], typical)
 
 
-def compute_typicality(columns: GraphColumns, chosen: Mask) -> Floats:
+def compute_typicality(columns: GraphColumns, chosen: Bools) -> Floats:
     """Compute for each variant the geometric mean of the probabilities of its edges, 0 to 1.
 
     Edges count between nodes and between actions (nodes without their screen): an unusual act on a common

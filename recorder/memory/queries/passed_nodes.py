@@ -13,22 +13,21 @@ import numpy as np
 import xxhash
 
 from recorder.event_types import find_event_type_traits
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+from recorder.memory.graph.arrays import Bools, Ints, sort_distinct
+from recorder.memory.graph.counted_outcomes import SUCCESS
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.recovery_anchors import (
     Basis,
+    NodeEntries,
     ReadSuccesses,
-    Visits,
     Witness,
     compute_twice_recovery_median,
-    list_visits,
+    list_node_entries,
     measure_recoveries,
 )
 from recorder.memory.queries.similarity import index_similarity
 from recorder.memory.queries.success_evidence import compute_success_evidence
 
-_SUCCESS = OUTCOMES.index("success")
 #: Candidates: of more, those passed last.
 _CANDIDATES = 50
 #: Donors of a node that are listed: enough to find one that is still recorded.
@@ -46,7 +45,7 @@ class PassedNode:
     """A node from which a failed session may be recovered."""
 
     node: int
-    #: Place and time of the step with which the failed session entered it last; None if it never did.
+    #: Position and time of the step with which the failed session entered it last; None if it never did.
     pos: int | None
     entered_ms: int | None
     basis: Basis
@@ -79,15 +78,15 @@ class PassedNodes:
         self._read_successes = read_successes
         rows = np.array(sorted(failed_ms), dtype=np.int64)
         failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
-        visits = list_visits(columns, rows)
-        is_before = visits.entered_ms <= failed[visits.owner]
-        self._before, self._after = visits.only(is_before), visits.only(~is_before)
+        entries = list_node_entries(columns, rows)
+        is_before = entries.entered_ms <= failed[entries.owner]
+        self._before, self._after = entries.only(is_before), entries.only(~is_before)
         chosen = columns.current()
         self._required = frozenset(compute_success_evidence(columns, chosen, rows).network.required_nodes)
-        succeeded = chosen & (columns.outcome == _SUCCESS)
+        succeeded = chosen & (columns.outcome == SUCCESS)
         succeeded[rows] = False
-        #: Visits of the sessions that succeeded without failing so.
-        self._clean = list_visits(columns, np.flatnonzero(succeeded))
+        #: Node entries of the sessions that succeeded without failing so.
+        self._clean = list_node_entries(columns, np.flatnonzero(succeeded))
 
     def list_candidates(self, tag_times: Collection[int]) -> list[PassedNode]:
         """Return the nodes that the session passed and that carry a tag or that no success gets round.
@@ -144,29 +143,29 @@ class PassedNodes:
         Of equally frequent ways the shortest counts. The sessions most similar to the failed one come first,
         then the newest, then by id.
         """
-        visits = _last_visits(self._clean, node)
-        if not len(visits.row):
-            recovered = self._after.only(self._columns.outcome[self._after.row] == _SUCCESS)
-            visits = _last_visits(recovered, node)
-        if not len(visits.row):
+        entries = _last_entries(self._clean, node)
+        if not len(entries.row):
+            recovered = self._after.only(self._columns.outcome[self._after.row] == SUCCESS)
+            entries = _last_entries(recovered, node)
+        if not len(entries.row):
             return ()
-        mine = visits.only(np.flatnonzero(self._took_best_way(visits)))
+        mine = entries.only(np.flatnonzero(self._took_best_way(entries)))
         columns = self._columns
         similarity = index_similarity(columns).compare(self._row, mine.row)
         order = np.lexsort((columns.session_id[mine.row], -columns.started_ms[mine.row], -similarity))
         first = mine.only(order[:_DONORS])
         return tuple(map(Witness, first.row.tolist(), first.pos.tolist()))
 
-    def _took_best_way(self, visits: Visits) -> Mask:
-        """Return which visits took the most frequent way to the end of their session.
+    def _took_best_way(self, entries: NodeEntries) -> Bools:
+        """Return which entries took the most frequent way to the end of their session.
 
         Ways are compared by digest: a graph may have many and long ones, and one copy of each is too much.
         """
         numbers: dict[bytes, int] = {}
         ways: list[Ints] = []
         known: dict[tuple[int, int], int] = {}
-        taken = np.empty(len(visits.row), dtype=np.int64)
-        for index, (row, pos) in enumerate(zip(visits.row.tolist(), visits.pos.tolist(), strict=True)):
+        taken = np.empty(len(entries.row), dtype=np.int64)
+        for index, (row, pos) in enumerate(zip(entries.row.tolist(), entries.pos.tolist(), strict=True)):
             key = (int(self._columns.trace[row]), pos)
             if key not in known:
                 way = self._read_way(*key)
@@ -194,7 +193,7 @@ class PassedNodes:
     def _count_returns(self, node: int) -> _PassedNodeCounts:
         """Count sessions that failed after the node, those that succeeded later, and the time from it."""
         hit = sort_distinct(self._before.row[self._before.node == node])
-        recovered = hit[self._columns.outcome[hit] == _SUCCESS]
+        recovered = hit[self._columns.outcome[hit] == SUCCESS]
         again = self._after.only((self._after.node == node) & np.isin(self._after.row, recovered))
         first = again.only(np.unique(again.owner, return_index=True)[1])
         return _PassedNodeCounts(len(hit), len(recovered), self._measure(first))
@@ -202,25 +201,25 @@ class PassedNodes:
     def _count_passes(self, node: int) -> _PassedNodeCounts:
         """Count sessions that passed the node, those that succeeded without failing, and the time from it."""
         failed = len(sort_distinct(self._before.row[self._before.node == node]))
-        passed = _last_visits(self._clean, node)
+        passed = _last_entries(self._clean, node)
         return _PassedNodeCounts(failed + len(passed.row), len(passed.row), self._measure(passed))
 
-    def _measure(self, visits: Visits) -> int | None:
-        if not len(visits.row):
+    def _measure(self, entries: NodeEntries) -> int | None:
+        if not len(entries.row):
             return None
-        times = measure_recoveries(self._columns, visits, self._read_successes(sort_distinct(visits.row)))
+        times = measure_recoveries(self._columns, entries, self._read_successes(sort_distinct(entries.row)))
         return compute_twice_recovery_median(times) // 2
 
 
 def find_passed_node(columns: GraphColumns, row: int, t_ms: int) -> int | None:
     """Return the node that a session was on at a time; None before its first step."""
-    visits = list_visits(columns, np.array([row], dtype=np.int64))
-    last = int(np.searchsorted(visits.entered_ms, t_ms, side="right")) - 1
-    return int(visits.node[last]) if last >= 0 else None
+    entries = list_node_entries(columns, np.array([row], dtype=np.int64))
+    last = int(np.searchsorted(entries.entered_ms, t_ms, side="right")) - 1
+    return int(entries.node[last]) if last >= 0 else None
 
 
-def _last_visits(visits: Visits, node: int) -> Visits:
+def _last_entries(entries: NodeEntries, node: int) -> NodeEntries:
     """Return the last visit of each session to a node."""
-    mine = visits.only(visits.node == node)
-    is_last: Mask | Ints = np.append(mine.owner[1:] != mine.owner[:-1], True)[: len(mine.owner)]
+    mine = entries.only(entries.node == node)
+    is_last: Bools | Ints = np.append(mine.owner[1:] != mine.owner[:-1], True)[: len(mine.owner)]
     return mine.only(is_last)

@@ -4,11 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Bools, Ints, sort_distinct
 from recorder.memory.graph.paths import NO_PATH, variant_key
 from recorder.memory.graph.shown_way import find_optional_nodes
-from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.queries.columns import GraphColumns
 
 _NO_VARIANT = -1
 
@@ -22,10 +21,10 @@ class PathFitWays:
     #: Nodes that enough of the path's sessions leave out, in the order of the way.
     optional: list[tuple[int, ...]]
 
-    def count_exact(self, columns: GraphColumns, chosen: Mask) -> Ints:
+    def count_exact(self, columns: GraphColumns, chosen: Bools) -> Ints:
         """Return by path how many of the chosen sessions took exactly the shown nodes."""
         sessions_of = np.bincount(columns.variant[chosen], minlength=len(columns.variant_path) + 1)
-        # The place of -1 is the last one, which is 0; a variant may have moved to another path.
+        # The index of -1 is the last one, which is 0; a variant may have moved to another path.
         is_on_path = np.append(columns.variant_path, NO_PATH)[self.variant] == np.arange(len(self.variant))
         return np.where(is_on_path, sessions_of[self.variant], 0)
 
@@ -35,7 +34,7 @@ def derive_shown_ways(columns: GraphColumns) -> PathFitWays:
     return columns.derive("shown ways", _build_path_fit_ways)
 
 
-def count_variants(columns: GraphColumns, chosen: Mask) -> Ints:
+def count_variants(columns: GraphColumns, chosen: Bools) -> Ints:
     """Return by path how many different variants the chosen sessions took."""
     paths = columns.variant_path[sort_distinct(columns.variant[chosen])]
     return np.bincount(paths[paths != NO_PATH], minlength=len(columns.paths))

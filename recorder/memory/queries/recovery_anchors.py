@@ -5,21 +5,23 @@ success to its end. Where no session recovered so, across sessions: the last nod
 the chance of success drops; successful sessions show how long success takes from there.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
+from recorder.memory.graph.arrays import Bools, Ints, sort_distinct
+from recorder.memory.graph.counted_outcomes import SUCCESS
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.success_evidence import SuccessEvidence, compute_success_evidence
 
 Basis = Literal["in_session", "cross_session"]
-#: For rows (at least one), the times of their success tags, ascending; a row without any may be absent.
-ReadSuccesses = Callable[[Ints], Mapping[int, Sequence[int]]]
-_SUCCESS = OUTCOMES.index("success")
+#: Times of success tags by row, ascending; a row without any may be absent.
+SuccessTimes = Mapping[int, Sequence[int] | Ints]
+#: Returns the times of rows (at least one).
+ReadSuccesses = Callable[[Ints], SuccessTimes]
 #: Witnesses of an anchor that are told: enough to find one whose step a frame shows.
 WITNESSES = 5
 #: A smaller fall of the chance of success is chance itself.
@@ -29,7 +31,7 @@ _DECIMALS = 9
 
 
 class Witness(NamedTuple):
-    """A session that went from an anchor to success, and the place of the step that entered the anchor."""
+    """A session that went from an anchor to success, and the position of the step that entered the anchor."""
 
     row: int
     pos: int
@@ -51,25 +53,25 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Visits:
+class NodeEntries:
     """Nodes that sessions entered, in order, one entry for each."""
 
-    #: Place of the session among the rows asked for, and its row.
+    #: Position of the session among the rows asked for, and its row.
     owner: Ints
     row: Ints
     node: Ints
-    #: Place of the step that entered the node, and ms since the session's start.
+    #: Position of the step that entered the node, and ms since the session's start.
     pos: Ints
     entered_ms: Ints
 
-    def only(self, which: Mask | Ints | slice) -> "Visits":
-        """Return some of the visits."""
-        return Visits(*(getattr(self, name)[which] for name in self.__slots__))
+    def only(self, which: Bools | Ints | slice) -> "NodeEntries":
+        """Return some of the entries."""
+        return NodeEntries(*(getattr(self, name)[which] for name in self.__slots__))
 
 
 def find_recovery_anchors(
     columns: GraphColumns,
-    chosen: Mask,
+    chosen: Bools,
     failed_ms: Mapping[int, int],
     read_successes: ReadSuccesses,
     *,
@@ -89,23 +91,23 @@ def find_recovery_anchors(
         return []
     failed = np.array([failed_ms[row] for row in rows.tolist()], dtype=np.int64)
     evidence = compute_success_evidence(columns, chosen, rows)
-    visits = list_visits(columns, rows)
-    recoveries = _find_returns(columns, visits, failed, evidence)
+    entries = list_node_entries(columns, rows)
+    recoveries = _find_returns(columns, entries, failed, evidence)
     if len(recoveries.node):
         counts = np.bincount(recoveries.node, minlength=len(columns.nodes))
         return _list_recovery_anchors(
             columns, counts, recoveries, len(rows), "in_session", read_successes, witnesses
         )
-    left = _find_anchor_before_failure(visits, failed, evidence)
+    left = _find_anchor_before_failure(entries, failed, evidence)
     counts = np.bincount(left.node, minlength=len(columns.nodes))
-    succeeded = np.flatnonzero(chosen & (columns.outcome == _SUCCESS))
-    passed = _find_first_visits(list_visits(columns, np.setdiff1d(succeeded, rows)), counts > 0)
+    succeeded = np.flatnonzero(chosen & (columns.outcome == SUCCESS))
+    passed = _find_first_entries(list_node_entries(columns, np.setdiff1d(succeeded, rows)), counts > 0)
     return _list_recovery_anchors(
         columns, counts, passed, len(rows), "cross_session", read_successes, witnesses
     )
 
 
-def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
+def list_node_entries(columns: GraphColumns, rows: Ints) -> NodeEntries:
     """Return the nodes that some sessions entered, in order."""
     trace, variant = columns.trace[rows], columns.variant[rows]
     sizes = columns.trace_start[trace + 1] - columns.trace_start[trace]
@@ -114,7 +116,7 @@ def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
     pos = columns.trace_entry[columns.trace_start[trace][owner] + within]
     elapsed = np.concatenate([[0], np.cumsum(columns.step_ms)])
     begin = columns.time_start[rows][owner]
-    return Visits(
+    return NodeEntries(
         owner=owner,
         row=rows[owner],
         node=columns.variant_nodes[columns.variant_start[variant][owner] + within],
@@ -123,27 +125,29 @@ def list_visits(columns: GraphColumns, rows: Ints) -> Visits:
     )
 
 
-def _find_returns(columns: GraphColumns, visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
+def _find_returns(
+    columns: GraphColumns, entries: NodeEntries, failed: Ints, evidence: SuccessEvidence
+) -> NodeEntries:
     """Return for each successful session the first node after its failure that the path of success follows.
 
     That is: one path of success holds both the node and the next one. A stray act is on no such path, and
     from the last node of a session nothing is left to do.
     """
-    is_later = visits.entered_ms > failed[visits.owner]
-    later = visits.only(is_later & (columns.outcome[visits.row] == _SUCCESS))
+    is_later = entries.entered_ms > failed[entries.owner]
+    later = entries.only(is_later & (columns.outcome[entries.row] == SUCCESS))
     goes_on = later.owner[1:] == later.owner[:-1]
     here = later.only(np.flatnonzero(goes_on))
     back = here.only(evidence.are_on_shared_path(here.node, later.node[1:][goes_on]))
     return back.only(np.unique(back.owner, return_index=True)[1])
 
 
-def _find_anchor_before_failure(visits: Visits, failed: Ints, evidence: SuccessEvidence) -> Visits:
+def _find_anchor_before_failure(entries: NodeEntries, failed: Ints, evidence: SuccessEvidence) -> NodeEntries:
     """Return for each session the last node before its failure at which its chance of success was good.
 
     The chance falls most from that node to the next one, of equal falls the last. Where it hardly falls, it
     is the last node before the failing act. Nodes that nothing follows in successful sessions are left out.
     """
-    before = visits.only(visits.entered_ms <= failed[visits.owner])
+    before = entries.only(entries.entered_ms <= failed[entries.owner])
     is_last = np.append(before.owner[1:] != before.owner[:-1], True)[: len(before.owner)]
     failing_act = np.zeros(len(failed), dtype=np.int64)
     failing_act[before.owner[is_last]] = before.node[is_last]
@@ -158,9 +162,9 @@ def _find_anchor_before_failure(visits: Visits, failed: Ints, evidence: SuccessE
     return last.only(evidence.is_followed[last.node])
 
 
-def _find_first_visits(visits: Visits, is_wanted: Mask) -> Visits:
+def _find_first_entries(entries: NodeEntries, is_wanted: Bools) -> NodeEntries:
     """Return the first visit of each session to each of some nodes."""
-    wanted = visits.only(is_wanted[visits.node])
+    wanted = entries.only(is_wanted[entries.node])
     keys = wanted.owner * len(is_wanted) + wanted.node
     return wanted.only(np.unique(keys, return_index=True)[1])
 
@@ -168,7 +172,7 @@ def _find_first_visits(visits: Visits, is_wanted: Mask) -> Visits:
 def _list_recovery_anchors(
     columns: GraphColumns,
     counts: Ints,
-    witnessed: Visits,
+    witnessed: NodeEntries,
     failing: int,
     basis: Basis,
     read_successes: ReadSuccesses,
@@ -218,21 +222,27 @@ def _find_nearest_anchor_witnesses(distance: Ints, columns: GraphColumns, rows: 
     return first
 
 
-def measure_recoveries(columns: GraphColumns, visits: Visits, successes: Mapping[int, Sequence[int]]) -> Ints:
+def measure_recoveries(columns: GraphColumns, entries: NodeEntries, successes: SuccessTimes) -> Ints:
     """Return the time from each visit to the first success tag at or after it, else to the stop."""
-    ends = columns.duration_ms[visits.row]
+    ends = columns.duration_ms[entries.row]
     if successes:
-        entered = zip(visits.row.tolist(), visits.entered_ms.tolist(), ends.tolist(), strict=True)
+        entered = zip(entries.row.tolist(), entries.entered_ms.tolist(), ends.tolist(), strict=True)
         ends = np.array(
             [
-                next((t_ms for t_ms in successes.get(row, ()) if t_ms >= entered_ms), stop_ms)
+                _find_first_success(successes.get(row, ()), entered_ms, stop_ms)
                 for row, entered_ms, stop_ms in entered
             ],
             dtype=np.int64,
         )
     # A step may lie behind the end of a session whose client's clock ran fast.
-    times: Ints = np.maximum(ends - visits.entered_ms, 0)
+    times: Ints = np.maximum(ends - entries.entered_ms, 0)
     return times
+
+
+def _find_first_success(times: Sequence[int] | Ints, entered_ms: int, stop_ms: int) -> int:
+    """Return the first of the ascending times at or after an instant, else the stop."""
+    index = bisect_left(times, entered_ms)
+    return int(times[index]) if index < len(times) else stop_ms
 
 
 def compute_twice_recovery_median(times: Ints) -> int:

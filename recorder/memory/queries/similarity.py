@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from recorder.memory.graph.inverted_index import Floats, Ints
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, make_session_lookup
+from recorder.memory.graph.arrays import Floats, Ints
+from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.queries.columns import GraphColumns, make_session_lookup
 from recorder.memory.queries.step_vectors import step_vectors
 
 #: Decimals of a similarity: the order in which floats were summed must decide no tie.

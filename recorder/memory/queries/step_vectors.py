@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Ints
-from recorder.memory.queries.columns import GraphColumns, Mask
+from recorder.memory.graph.arrays import Bools, Ints, mark_changes, sort_distinct
+from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.structure import make_empty_column
 
 #: Blocks: screens, actions and nodes, each alone and in pairs; parts of screens.
@@ -32,7 +31,7 @@ _BLOCK_BITS, _VALUE_BITS = 60, 30
 _Values = npt.NDArray[np.float32]
 
 
-def _make_empty_matrix() -> Any:
+def _make_empty_step_matrix() -> Any:
     # Not at the top: what only records sessions need not load it.
     from scipy.sparse import csr_array
 
@@ -47,8 +46,8 @@ class StepVectors:
     variants: Ints = field(default_factory=make_empty_column)
     line_of: Ints = field(default_factory=make_empty_column)
     #: The lines in two matrices: features of actions, and all others.
-    actions: Any = field(default_factory=_make_empty_matrix)
-    others: Any = field(default_factory=_make_empty_matrix)
+    actions: Any = field(default_factory=_make_empty_step_matrix)
+    others: Any = field(default_factory=_make_empty_step_matrix)
     #: The features by gram, ascending, each with its column in both.
     grams: Ints = field(default_factory=make_empty_column)
     column_of: Ints = field(default_factory=make_empty_column)
@@ -90,7 +89,7 @@ def _extend_step_vectors(vectors: StepVectors, columns: GraphColumns) -> StepVec
     block = grams >> _BLOCK_BITS
     is_action = (block == _ACTIONS) | (block == _ACTION_PAIRS)
 
-    def add_lines(matrix: Any, chosen: Mask) -> Any:
+    def add_lines(matrix: Any, chosen: Bools) -> Any:
         return _add_step_vector_lines(
             matrix, owners[chosen], features[chosen], weights[chosen], len(fresh), len(distinct)
         )
@@ -152,8 +151,7 @@ def _list_grams(columns: GraphColumns, line_of: Ints) -> tuple[Ints, Ints]:
 
 def _list_step_vector_pairs(owners: Ints, values: Ints, block: int) -> tuple[Ints, Ints]:
     """Return values and, in the next block, pairs of values; runs of equal ones count once."""
-    begins = np.ones(len(values), dtype=np.bool_)
-    begins[1:] = (owners[1:] != owners[:-1]) | (values[1:] != values[:-1])
+    begins = mark_changes(owners, values)
     owners, values = owners[begins], values[begins]
     together = owners[1:] == owners[:-1]
     ones = (block << _BLOCK_BITS) | values

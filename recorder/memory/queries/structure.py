@@ -13,9 +13,11 @@ from sqlalchemy import LargeBinary, func
 from sqlmodel import Session as DbSession
 from sqlmodel import col
 
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.graph.graph import drop_repeated_nodes
-from recorder.memory.graph.inverted_index import Ints
 from recorder.memory.graph.paths import NO_PATH
+from recorder.memory.steps.action_tokens import NAMED_ACTIONS
+from recorder.memory.steps.step_labels import make_step_label
 from recorder.memory.storage.graph_store import read_graph_labels, read_graph_rows
 from recorder.models.memory import (
     GraphMicroStateRow,
@@ -42,6 +44,8 @@ class NodeInfo(NamedTuple):
     screen: int = 0
     #: Hashes of parts of its screen, a sample.
     parts: tuple[int, ...] = ()
+    #: Action and kind of element, without any text of a session.
+    bare_label: str = ""
 
 
 class PathInfo(NamedTuple):
@@ -62,7 +66,7 @@ def _make_empty_structure_offsets() -> Ints:
 
 
 @dataclass(slots=True)
-class Structure:
+class GraphStructure:
     """Nodes and paths by number; variants and traces in the order they were read."""
 
     nodes: list[NodeInfo] = field(default_factory=list)
@@ -75,14 +79,14 @@ class Structure:
     variant_nodes: Ints = field(default_factory=make_empty_column)
     #: The variant of each trace.
     trace_variant: Ints = field(default_factory=make_empty_column)
-    #: For each node of its variant, the place of the step at which a trace enters it; offsets as above.
+    #: For each node of its variant, the position of the step at which a trace enters it; offsets as above.
     trace_start: Ints = field(default_factory=_make_empty_structure_offsets)
     trace_entry: Ints = field(default_factory=make_empty_column)
     variant_number: dict[int, int] = field(default_factory=dict, repr=False)
     trace_number: dict[int, int] = field(default_factory=dict, repr=False)
 
 
-def read_structure(db: DbSession, scope: GraphScope, previous: Structure, since: int) -> dict[str, Any]:
+def read_structure(db: DbSession, scope: GraphScope, previous: GraphStructure, since: int) -> dict[str, Any]:
     """Return the members of the present structure.
 
     Args:
@@ -134,6 +138,7 @@ def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
             screen=row.screen,
             # SQLite gives NULL for a part of an empty value.
             parts=tuple(np.frombuffer(row.parts or b"", dtype="<i8").tolist()),
+            bare_label=("" if row.kind in NAMED_ACTIONS else row.label) or make_step_label(row.kind, ""),
         )
         for row in rows
     ]
@@ -147,7 +152,7 @@ def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
     return [PathInfo(row.path_id, tuple(row.nodes), live[row.number]) for row in rows]
 
 
-def _read_variants(db: DbSession, scope: GraphScope, previous: Structure, since: int) -> dict[str, Any]:
+def _read_variants(db: DbSession, scope: GraphScope, previous: GraphStructure, since: int) -> dict[str, Any]:
     row = GraphVariantRow
     rows = read_graph_rows(
         db, scope, row.variant_key, row.nodes, row.path, where=[col(row.created_version) > since]
@@ -168,7 +173,7 @@ def _read_variants(db: DbSession, scope: GraphScope, previous: Structure, since:
 
 
 def _read_structure_traces(
-    db: DbSession, scope: GraphScope, previous: Structure, since: int, variant_number: dict[int, int]
+    db: DbSession, scope: GraphScope, previous: GraphStructure, since: int, variant_number: dict[int, int]
 ) -> dict[str, Any]:
     row = GraphTraceRow
     rows = read_graph_rows(

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recorder.memory.graph.distinct_values import sort_distinct
-from recorder.memory.graph.inverted_index import Floats, Ints
+from recorder.memory.graph.arrays import Bools, Floats, Ints, sort_distinct
+from recorder.memory.graph.counted_outcomes import SUCCESS
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.queries.columns import OUTCOMES, GraphColumns, Mask
-from recorder.memory.views.network import Network, network_of
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.views.networkx_graph import Network, network_of
 
-_SUCCESS = OUTCOMES.index("success")
 #: A node is on a path of success if this share of the path's successful sessions visit it: others are strays.
 _ON_PATH_SHARE = 0.1
 #: Sessions of the average chance that each node is counted with, so that one session decides nothing.
@@ -28,14 +27,14 @@ class SuccessEvidence:
     #: P(success | the session visited the node).
     chance: Floats
     #: True where most sessions that visited the node and succeeded went on from it.
-    is_followed: Mask
+    is_followed: Bools
     #: The paths of success that each node is on.
     paths: dict[int, frozenset[int]]
     #: The sessions that succeeded as a graph, and the ids of its nodes.
     network: Network
     node_ids: list[str]
 
-    def are_on_shared_path(self, nodes: Ints, next_nodes: Ints) -> Mask:
+    def are_on_shared_path(self, nodes: Ints, next_nodes: Ints) -> Bools:
         """Return for each pair of nodes whether a path of success leads from one to the next.
 
         That is: one path holds both, and no node is skipped that all successes visit before the next one.
@@ -47,11 +46,11 @@ class SuccessEvidence:
             and not self.network.skips_required(self.node_ids[node], self.node_ids[next_node])
             for node, next_node in pairs.tolist()
         ]
-        answers: Mask = np.array(shared, dtype=np.bool_)[pair_of.reshape(-1)]
+        answers: Bools = np.array(shared, dtype=np.bool_)[pair_of.reshape(-1)]
         return answers
 
 
-def compute_success_evidence(columns: GraphColumns, chosen: Mask, failing: Ints) -> SuccessEvidence:
+def compute_success_evidence(columns: GraphColumns, chosen: Bools, failing: Ints) -> SuccessEvidence:
     """Return the evidence of chosen sessions that succeeded, beside those that failed.
 
     Args:
@@ -60,7 +59,7 @@ def compute_success_evidence(columns: GraphColumns, chosen: Mask, failing: Ints)
             are none, those that failed first count.
         failing: rows of sessions that failed.
     """
-    succeeded = chosen & (columns.outcome == _SUCCESS)
+    succeeded = chosen & (columns.outcome == SUCCESS)
     clean = succeeded.copy()
     clean[failing] = False
     count = len(columns.variant_path)
@@ -88,11 +87,11 @@ def _list_nodes_for_success_evidence(columns: GraphColumns) -> Ints:
     return sort_distinct(owners * max(len(columns.nodes), 1) + columns.variant_nodes)
 
 
-def _list_followed_success_nodes(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Mask:
+def _list_followed_success_nodes(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Bools:
     has_nodes = np.diff(columns.variant_start) > 0
     last = columns.variant_nodes[columns.variant_start[1:][has_nodes] - 1]
     ended = np.bincount(last, weights=successes[has_nodes], minlength=len(columns.nodes))
-    is_followed: Mask = by_node > 2 * ended
+    is_followed: Bools = by_node > 2 * ended
     return is_followed
 
 

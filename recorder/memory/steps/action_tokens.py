@@ -184,7 +184,7 @@ def find_acted_role(tag: str, attrs: Mapping[str, Any]) -> str:
 #: Types whose object is the address they lead to.
 _PLACES = frozenset(("navigate", "tab_open"))
 #: Actions whose object has a name given by a program, not by a page.
-_NAMED_ACTIONS = frozenset(("activity", "tool_call"))
+NAMED_ACTIONS = frozenset(("activity", "tool_call"))
 _NO_MEMBERS: dict[str, Any] = {}
 #: Members of a target that its token and texts are made of.
 _TARGET_MEMBERS = ("role", "tag", "name", "text", "near", "attrs", "selectors")
@@ -258,7 +258,7 @@ def _describe_step_target(
         name = target.get("name") or given_name
     elif "#" in identity and role in ITEM_ROLES:
         name = None
-    is_program_name = given_name is not None and action in _NAMED_ACTIONS
+    is_program_name = given_name is not None and action in NAMED_ACTIONS
     if name and (not identity or "#" in identity):
         # Numbers of a page vary from run to run; those of a program are part of its names.
         is_numbered = is_program_name and _DIGIT.search(name)

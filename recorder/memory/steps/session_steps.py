@@ -51,7 +51,7 @@ class Step:
 
     @property
     def location(self) -> str:
-        """Places of the element, one a line, as the lake stores them."""
+        """Locations of the element, one a line, as the lake stores them."""
         return "\n".join(self.locations)
 
 

@@ -1,7 +1,7 @@
 """Labels of steps: a verb and a noun that a person reads. Spec §2.6.
 
 A label made of the action and the kind of element alone is shown for every node. Texts of the recorded page
-(names, places, words of ids) are candidates: `graph.node_labels` decides which of them many sessions share.
+(names, locations, words of ids) are candidates: `graph.node_labels` decides which of them sessions share.
 """
 
 import re
@@ -68,7 +68,7 @@ def make_step_label(action: str, noun: str) -> str:
     """Return the label of an action on something.
 
     Args:
-        action: as `targets.action_token` gives it.
+        action: as `action_tokens` gives it.
         noun: name or description of the object; may be empty.
     """
     return _make_label(action, noun[: 4 * _LABEL_CHARACTERS])
@@ -84,7 +84,8 @@ def _make_label(action: str, noun: str) -> str:
             verb = f"Press {detail.partition(':')[2]} in"
     if verb.endswith(" in") and not noun.strip():
         verb = verb.removesuffix(" in")
-    return " ".join(f"{verb} {noun}".split())[:_LABEL_CHARACTERS]
+    # The name of an activity is its whole label; without one it is called by its type.
+    return " ".join(f"{verb} {noun}".split())[:_LABEL_CHARACTERS] or action.capitalize()
 
 
 class StepTexts(NamedTuple):

@@ -149,7 +149,7 @@ def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
         off_path=off_path,
         missing=[session.id for session in find_missing_sessions(db, scope)],
         miscounted=_find_wrong_counters(db, scope, Counter(row.trace_key for row in current)),
-        # Fractions of sessions that lie nowhere cannot be told.
+        # Sessions on no path make the fractions unequal, so they are compared only without any.
         unequal=[] if off_path else _find_unequal_fractions(db, scope),
     )
 

@@ -36,6 +36,7 @@ from recorder.models.memory import (
     GraphTraceRow,
     GraphVariantRow,
     SessionPathRow,
+    VersionKind,
 )
 from recorder.models.session import SessionRow
 from recorder.tenant import GraphScope
@@ -120,9 +121,13 @@ def save_change(
         The new version.
     """
     seal_seq = max((row.seal_seq or 0 for row in rows), default=0)
-    version = add_graph_version(db, scope, head, "sessions", writer=writer, seal_seq=seal_seq)
+    kind: VersionKind = "names" if change.names else "sessions"
+    version = add_graph_version(db, scope, head, kind, writer=writer, seal_seq=seal_seq)
     made = {**scope_columns(scope), "created_version": version}
     insert_graph_rows(db, GraphNodeRow, [{**made, **node_values(node)} for node in change.nodes])
+    for number, label in sorted(change.names.items()):
+        named = (*in_scope(GraphNodeRow, scope), GraphNodeRow.number == number)
+        db.exec(update(GraphNodeRow).where(*named).values(label=label))
     insert_graph_rows(
         db, GraphMicroStateRow, [{**made, **micro_state_values(state)} for state in change.micro_states]
     )
@@ -146,20 +151,19 @@ def save_change(
 
 
 def replace_session_outcome(db: DbSession, row: SessionRow, outcome: str) -> int | None:
-    """Give an indexed session another outcome: its old contribution is taken out, the new one put in.
+    """Give an indexed session another outcome; its row keeps the one before, for readers of that version.
 
     Returns:
         The new version; None where nothing changes or the session is in no graph.
     """
     scope = graph_scope_of(row)
     head = read_newest_version(db, scope, lock=True)
-    current = _find_current_graph_path_row(db, row.id)
+    current = _read_current_graph_path(db, row.id)
     if head is None or current is None or current.outcome == outcome:
         return None
     version = add_graph_version(db, scope, head, "outcome")
-    new = {**current.model_dump(), "version": version, "outcome": outcome}
-    _end_graph_path_row(db, current, version)
-    insert_graph_rows(db, SessionPathRow, [new])
+    changed = {"outcome": outcome, "outcome_version": version, "earlier_outcome": current.outcome}
+    _update_current_graph_path(db, row.id, changed)
     return version
 
 
@@ -171,11 +175,11 @@ def remove_session_from_graph(db: DbSession, row: SessionRow) -> int | None:
     """
     scope = graph_scope_of(row)
     head = read_newest_version(db, scope, lock=True)
-    current = _find_current_graph_path_row(db, row.id)
+    current = _read_current_graph_path(db, row.id)
     if head is None or current is None:
         return None
     version = add_graph_version(db, scope, head, "removal")
-    _end_graph_path_row(db, current, version)
+    _update_current_graph_path(db, row.id, {"removed_version": version})
     replace_unshared_alarm_labels(db, scope, [row.id])
     delete_graph_labels(db, scope, [row.id])
     _change_trace_counts(db, scope, {current.trace_key: -1})
@@ -245,17 +249,21 @@ def _change_trace_counts(db: DbSession, scope: GraphScope, counts: Mapping[int, 
         db.connection().execute(statement, moved)
 
 
-def _find_current_graph_path_row(db: DbSession, session_id: str) -> SessionPathRow | None:
-    statement = select(SessionPathRow).where(
-        SessionPathRow.session_id == session_id, col(SessionPathRow.removed_version).is_(None)
-    )
-    return db.exec(statement).one_or_none()
+def _read_current_graph_path(db: DbSession, session_id: str) -> Any:
+    """Return trace and outcome of a session in its graph; None if it is not there."""
+    columns = select(SessionPathRow.trace_key, SessionPathRow.outcome)
+    return db.exec(columns.where(*_match_current_graph_path(session_id))).one_or_none()
 
 
-def _end_graph_path_row(db: DbSession, current: SessionPathRow, version: int) -> None:
-    current.removed_version = version
-    db.add(current)
-    db.flush()
+def _update_current_graph_path(db: DbSession, session_id: str, values: Mapping[str, Any]) -> None:
+    """Change the row of a session in its graph, without its times, of which there may be thousands."""
+    statement = update(SessionPathRow).where(*_match_current_graph_path(session_id))
+    db.connection().execute(statement.values(**values))
+
+
+def _match_current_graph_path(session_id: str) -> Iterator[Any]:
+    yield col(SessionPathRow.session_id) == session_id
+    yield col(SessionPathRow.removed_version).is_(None)
 
 
 def graph_table_columns(table: type[SQLModel]) -> list[Any]:

@@ -36,12 +36,12 @@ from recorder.tenant import GraphScope
 _KEPT_GRAPHS, _KEPT_BYTES = 64, 100_000_000
 #: Sessions from which on a graph is rebuilt, and by which factor it grows until the next time.
 _FIRST_REBUILD, _GROWTH = 50, 1.5
-#: Graphs of more sessions, or of more micro-states, wait for the night: a rebuild would take longer than a
-#: session should wait to be sealed.
+#: Larger graphs are left to the nightly rebuild, since a session would wait too long to be sealed: graphs of
+#: more sessions, or of more micro-states,
 _LARGEST_REBUILD, _MAX_MICRO_STATES = 25_600, 4_000
-#: So do graphs whose ways take more: a rebuild takes several times as much.
+#: those whose variants take more bytes, of which a rebuild takes several times as much,
 _MAX_REBUILT_BYTES = 25_000_000
-#: So do graphs whose rebuild is predicted to take longer than this.
+#: and those whose rebuild is predicted to take longer.
 _REBUILD_BUDGET_S = 2.0
 #: Time of a rebuild for each variant and each session, as measured on graphs of 300 to 900 variants; it
 #: predicts the first rebuild of a graph, later ones are predicted by the one before.
@@ -219,7 +219,7 @@ class GraphIndexer:
         held = self._held.pop(scope, None)
         if held is not None and held.graph is not None and _update_indexed_graph(db, scope, held, head):
             return held, held.graph
-        # The graphs of this batch, and those that are kept, have one room.
+        # The graphs of this batch, and those that are kept, share one memory limit.
         while self._held and self._held.currsize + budget.held_bytes >= self._kept_bytes:
             self._held.popitem()
         graph = load_graph(db, scope, self._capacity)

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import bindparam
 from sqlmodel import Session as DbSession
-from sqlmodel import SQLModel, col, delete, select, update
+from sqlmodel import SQLModel, col, delete, exists, or_, select, update
 
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
 from recorder.memory.graph.graph import StateTrace
@@ -46,6 +46,7 @@ from recorder.models.memory import (
     GraphPathRow,
     GraphTraceRow,
     GraphVariantRow,
+    GraphVersionRow,
 )
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
@@ -122,10 +123,18 @@ def rebuild_graph(
 
 
 def list_graph_scopes(db: DbSession) -> list[GraphScope]:
-    """Return the graphs of all workflows, in one order everywhere."""
-    row = WorkflowRow
-    rows = db.exec(select(row.workspace_id, row.mode, row.workflow))
-    return [GraphScope(Tenant(workspace_id, mode), workflow) for workspace_id, mode, workflow in sorted(rows)]
+    """Return the graphs of all workflows that have or had sessions, in one order everywhere."""
+    row, version = WorkflowRow, GraphVersionRow
+    is_graph = exists().where(
+        col(version.workspace_id) == col(row.workspace_id),
+        col(version.mode) == col(row.mode),
+        col(version.workflow) == col(row.workflow),
+    )
+    named = select(row.workspace_id, row.mode, row.workflow).where(or_(col(row.session_count) > 0, is_graph))
+    return [
+        GraphScope(Tenant(workspace_id, mode), workflow)
+        for workspace_id, mode, workflow in sorted(db.exec(named))
+    ]
 
 
 def read_rebuild_input(db: DbSession, scope: GraphScope, bounds: GraphBounds = GRAPH_BOUNDS) -> RebuildInput:

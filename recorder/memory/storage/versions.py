@@ -23,7 +23,7 @@ from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRo
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.conditions import in_tenant
-from recorder.storage.deployment import compute_workflow_slot, read_slot_count
+from recorder.storage.deployment import compute_sealing_slot, read_sealing_slot_count
 from recorder.tenant import GraphScope
 
 _PARAMS = {
@@ -115,9 +115,9 @@ def writer_of_version(db: DbSession, scope: GraphScope, version: int) -> str | N
 
 
 def was_rebuilt_since_graph_version(db: DbSession, scope: GraphScope, since_version: int) -> bool:
-    """Return whether a rebuild rearranged a graph, or a purge deleted rows of it, after a version."""
+    """Return whether rows of a graph changed after a version: by a rebuild, a purge, or new names."""
     row = GraphVersionRow
-    rebuilt = (col(row.version) > since_version, col(row.kind).in_(("rebuild", "purge")))
+    rebuilt = (col(row.version) > since_version, col(row.kind).in_(("rebuild", "purge", "names")))
     return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
 
 
@@ -130,7 +130,7 @@ def count_trace_changes(db: DbSession, scope: GraphScope, since_version: int) ->
     kinds = select(GraphVersionRow.kind).where(
         *in_scope(GraphVersionRow, scope), col(GraphVersionRow.version) > since_version
     )
-    if any(kind in ("sessions", "rebuild", "purge") for kind in db.exec(kinds)):
+    if any(kind in ("sessions", "rebuild", "purge", "names") for kind in db.exec(kinds)):
         return None
     changes: dict[int, int] = defaultdict(int)
     for bound, sign in ((SessionPathRow.version, 1), (SessionPathRow.removed_version, -1)):
@@ -176,7 +176,7 @@ def _read_last_sealed_graph_number(db: DbSession, scope: GraphScope) -> int:
 
     A batch takes its numbers before it is sealed, so those of an open one have yet to come.
     """
-    slot = compute_workflow_slot(scope.workflow, read_slot_count(db))
+    slot = compute_sealing_slot(scope.workflow, read_sealing_slot_count(db))
     counter = db.get(SealCounterRow, (scope.workspace_id, scope.mode, slot), populate_existing=True)
     last_seq = 0 if counter is None else counter.seal_seq
     batch = SealBatchRow

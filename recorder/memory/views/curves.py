@@ -10,7 +10,7 @@ from math import cos, hypot, radians, sin
 import numpy as np
 import numpy.typing as npt
 
-from recorder.memory.views.geometry import FIGURE_SIZE, Box, PictureGeometry, Spot
+from recorder.memory.views.geometry import FIGURE_SIZE, Box, DrawnNode, PictureGeometry
 from recorder.memory.views.graph_view import GraphView, ViewEdge
 from recorder.memory.views.label_lines import estimate_text_width, one_line
 from recorder.memory.views.svg_parts import (
@@ -74,7 +74,7 @@ class Curve:
         return f"M{start} " + " ".join(f"C{piece}" for piece in pieces)
 
 
-def curve_between(layout: PictureGeometry, source: Spot, target: Spot) -> Curve:
+def curve_between(layout: PictureGeometry, source: DrawnNode, target: DrawnNode) -> Curve:
     """Return the curve of the edge between two positions."""
     if source is target:
         return _bend_loop(source)
@@ -93,25 +93,27 @@ def curve_between(layout: PictureGeometry, source: Spot, target: Spot) -> Curve:
 def arc_points(layout: PictureGeometry) -> Iterator[Point]:
     """Yield points all along the arcs above the line, where nothing else should be drawn."""
     for source, target in layout.arcs:
-        curve = _bend_curve_over(layout.spots[source], layout.spots[target], layout.arcs[source, target])
+        curve = _bend_curve_over(
+            layout.drawn_nodes[source], layout.drawn_nodes[target], layout.arcs[source, target]
+        )
         yield from (curve.at(step / 32) for step in range(2, 31))
 
 
-def find_rim_point(spot: Spot, x: float, y: float, away: float = _AWAY) -> Point:
+def find_rim_point(drawn: DrawnNode, x: float, y: float, away: float = _AWAY) -> Point:
     """Return the point at the rim of a node towards a direction."""
     length = hypot(x, y) or 1.0
-    reach = spot.radius + away + (4 if spot.is_recovery else 0)
-    return spot.x + reach * x / length, spot.y + reach * y / length
+    reach = drawn.radius + away + (4 if drawn.is_recovery else 0)
+    return drawn.x + reach * x / length, drawn.y + reach * y / length
 
 
-def _make_straight_curve(source: Spot, target: Spot) -> Curve:
+def _make_straight_curve(source: DrawnNode, target: DrawnNode) -> Curve:
     start, end = find_rim_point(source, 1, 0), find_rim_point(target, -1, 0)
     third = (end[0] - start[0]) / 3
     inner = ((start[0] + third, start[1]), (end[0] - third, end[1]))
     return Curve((start, *inner, end), is_straight=True)
 
 
-def _bend_curve_over(source: Spot, target: Spot, height: float) -> Curve:
+def _bend_curve_over(source: DrawnNode, target: DrawnNode, height: float) -> Curve:
     """Return a curve up, over and down; its top is `height` above the nodes' centres."""
     right = 1 if target.x > source.x else -1
     start, end = find_rim_point(source, 0.5 * right, -0.86), find_rim_point(target, -0.5 * right, -0.86)
@@ -121,12 +123,12 @@ def _bend_curve_over(source: Spot, target: Spot, height: float) -> Curve:
     return Curve((start, *inner, end), goes_back=right < 0)
 
 
-def bow_curve_between(source: Spot, target: Spot, height: float, *, goes_back: bool) -> Curve:
+def bow_curve_between(source: DrawnNode, target: DrawnNode, height: float, *, goes_back: bool) -> Curve:
     """Return a curve that leaves the straight line between two nodes by about this height, up if positive."""
     across, along = target.y - source.y, target.x - source.x
     length = hypot(along, across) or 1.0
     up = 1 if along >= 0 else -1
-    # Three quarters of what the inner points are moved by is what the middle of the curve is.
+    # The middle of the curve moves by three quarters of the distance by which the inner points move.
     move_x, move_y = up * height * across / length / 0.75, -up * height * along / length / 0.75
     inner = [
         (source.x + share * along + move_x, source.y + share * across + move_y) for share in (0.25, 0.75)
@@ -136,13 +138,13 @@ def bow_curve_between(source: Spot, target: Spot, height: float, *, goes_back: b
     return Curve((start, *inner, end), goes_back=goes_back)
 
 
-def _bend_loop(spot: Spot) -> Curve:
-    start, end = find_rim_point(spot, 0.6, -0.8), find_rim_point(spot, -0.6, -0.8)
-    inner = ((start[0] + 22, spot.y - spot.radius - 52), (end[0] - 22, spot.y - spot.radius - 52))
+def _bend_loop(drawn: DrawnNode) -> Curve:
+    start, end = find_rim_point(drawn, 0.6, -0.8), find_rim_point(drawn, -0.6, -0.8)
+    inner = ((start[0] + 22, drawn.y - drawn.radius - 52), (end[0] - 22, drawn.y - drawn.radius - 52))
     return Curve((start, *inner, end), goes_back=True)
 
 
-def _bend_curve_forward(source: Spot, target: Spot) -> Curve:
+def _bend_curve_forward(source: DrawnNode, target: DrawnNode) -> Curve:
     down = 1 if target.y > source.y else -1
     steep = radians(62 if target.x - source.x < 70 else 32)
     start = find_rim_point(source, cos(steep), down * sin(steep))
@@ -151,7 +153,7 @@ def _bend_curve_forward(source: Spot, target: Spot) -> Curve:
     return Curve((start, (start[0] + pull, start[1]), (end[0] - pull, end[1]), end))
 
 
-def _bend_curve_between_rows(source: Spot, target: Spot) -> Curve:
+def _bend_curve_between_rows(source: DrawnNode, target: DrawnNode) -> Curve:
     """Draw a curve between rows: away from the line on the right, towards it on the left."""
     down = 1 if target.y > source.y else -1
     side = 1 if abs(target.y) > abs(source.y) else -1
@@ -164,7 +166,7 @@ def _bend_curve_between_rows(source: Spot, target: Spot) -> Curve:
     return Curve((start, *inner, end), goes_back=side < 0)
 
 
-def _bend_curve_back(source: Spot, target: Spot) -> Curve:
+def _bend_curve_back(source: DrawnNode, target: DrawnNode) -> Curve:
     """Return the curve to a node further left in another row, through the space between the rows."""
     down = 1 if target.y > source.y else -1
     far = source.x - target.x
@@ -185,16 +187,18 @@ def _bend_curve_back(source: Spot, target: Spot) -> Curve:
     return Curve((start, (start[0] - 0.5 * pull, start[1] + down * rise), last, end), goes_back=True)
 
 
-def _is_straight_line_free(layout: PictureGeometry, source: Spot, target: Spot) -> bool:
+def _is_straight_line_free(layout: PictureGeometry, source: DrawnNode, target: DrawnNode) -> bool:
     """Return whether neither another node nor a stub of the two is on the straight line."""
     if (source.node.left and not source.is_left_below) or (target.entries and target.column is None):
         return False
-    return not any(spot.y == source.y and source.x < spot.x < target.x for spot in layout.spots.values())
+    return not any(
+        drawn.y == source.y and source.x < drawn.x < target.x for drawn in layout.drawn_nodes.values()
+    )
 
 
 #: Edges beside the common path that fewer sessions took carry no figure.
 _LABELLED_SHARE = 0.03
-#: Where along an edge its figure may stand, the best place first.
+#: Where along an edge its figure may stand, the best position first.
 _PLACES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 Steps = frozenset[tuple[str | None, str | None]]
 
@@ -227,7 +231,7 @@ def is_back_edge(layout: PictureGeometry, edge: ViewEdge) -> bool:
     if edge.source is None or edge.target is None:
         return False
     is_in_loop = any(edge.source in loop and edge.target in loop for loop in layout.view.loops)
-    return is_in_loop and layout.spots[edge.target].x <= layout.spots[edge.source].x
+    return is_in_loop and layout.drawn_nodes[edge.target].x <= layout.drawn_nodes[edge.source].x
 
 
 def _choose_edge_curve_colour(layout: PictureGeometry, edge: ViewEdge, is_step: bool) -> str:
@@ -243,7 +247,7 @@ def _choose_edge_curve_colour(layout: PictureGeometry, edge: ViewEdge, is_step: 
 
 def _describe_edge_curve(layout: PictureGeometry, edge: ViewEdge) -> str:
     names = [
-        "" if end is None else one_line(layout.spots[end].node.label, 60)
+        "" if end is None else one_line(layout.drawn_nodes[end].node.label, 60)
         for end in (edge.source, edge.target)
     ]
     share = f"{format_percent(layout.view.share(edge.sessions))} of sessions ({edge.sessions:,})"

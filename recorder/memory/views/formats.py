@@ -1,7 +1,7 @@
 """A graph in the formats that other programs read: JSON, GraphML, Mermaid, DOT, SVG. Contract §4 (graph).
 
 Labels are text of recorded pages. Every format escapes them so that they stay labels; all but JSON, which
-keeps them whole, show them on one line and without what is invisible (`labels.one_line`).
+keeps them whole, show them on one line and without what is invisible (`label_lines`).
 """
 
 import re
@@ -10,15 +10,18 @@ from typing import Any, Literal, get_args
 
 import orjson
 
-from recorder.memory.queries.columns import OUTCOMES
+from recorder import limits
+from recorder.memory.graph.counted_outcomes import OUTCOMES
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
 from recorder.memory.views.label_lines import one_line
-from recorder.memory.views.network import END, START, Counts
+from recorder.memory.views.networkx_graph import END, START, Counts
 from recorder.memory.views.picture import draw_graph
 from recorder.memory.views.svg_parts import AMBER_INK, BLUE, GREY, RED, format_percent
+from recorder.memory.views.view_limit import limit_graph_view
 
 GraphFormat = Literal["json", "graphml", "mermaid", "dot", "svg"]
 FORMATS: tuple[GraphFormat, ...] = get_args(GraphFormat)
+_LIMITED_FORMATS: tuple[GraphFormat, ...] = ("json", "graphml", "dot")
 #: Mermaid's own layout becomes unreadable beyond, and its renderers refuse long texts.
 MERMAID_EDGES = 60
 _MERMAID_LABEL = 60
@@ -27,8 +30,13 @@ _COLOURS = {"spine": BLUE, "error": RED, "abandoned": AMBER_INK, None: GREY}
 
 
 def format_graph_view(view: GraphView, format: GraphFormat) -> tuple[bytes, str]:
-    """Return the view in a format, and the format's media type; the same view gives the same bytes."""
+    """Return the view in a format, and the format's media type; the same view gives the same bytes.
+
+    JSON, GraphML and DOT have the nodes and edges that a page of JSON has room for.
+    """
     writer, media_type = _WRITERS[format]
+    if format in _LIMITED_FORMATS:
+        view = limit_graph_view(view, most_bytes=limits.PAGE_BYTES)
     return writer(view), media_type
 
 
@@ -36,8 +44,8 @@ def format_graph_as_json(view: GraphView) -> bytes:
     """Return node-link JSON with every figure; `networkx.node_link_graph` reads it.
 
     `{workflow, graph_version, sessions, sessions_without_steps, sessions_beyond_limit, limited, outcomes,
-    spine, hidden_nodes, loops, required_nodes, likeliest_path, directed, multigraph, nodes, edges}`; the
-    structure is that of the whole graph, as far as its nodes are shown.
+    spine, hidden_nodes, truncated, loops, required_nodes, likeliest_path, directed, multigraph, nodes,
+    edges}`; the structure is that of the whole graph, as far as its nodes are shown.
     A node is `{id, label, kind, sessions, visits, frequency, outcomes, left, recovery_point, new}`, an edge
     `{source, target, sessions, n, frequency, median_ms, outcomes}`. Two nodes more, `start` and `end`, are
     where sessions begin and end. Outcomes are numbers of sessions, frequencies shares of all sessions.
@@ -95,6 +103,7 @@ def format_graph_as_json(view: GraphView) -> bytes:
             "outcomes": _format_counts_by_outcome(view.outcomes),
             "spine": list(view.spine),
             "hidden_nodes": view.hidden,
+            "truncated": view.is_truncated,
             "loops": view.loops,
             "required_nodes": view.required,
             "likeliest_path": view.likeliest,

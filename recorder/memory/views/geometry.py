@@ -27,15 +27,15 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
-    """A node in its place."""
+class DrawnNode:
+    """A node at its position."""
 
     node: ViewNode
     x: float
     y: float
     radius: float
     lines: tuple[str, ...]
-    #: Place on the common path; None beside it.
+    #: Position on the common path; None beside it.
     column: int | None
     #: Sessions that begin here and are not shown otherwise.
     entries: int
@@ -108,9 +108,9 @@ class Spot:
 
 @dataclass(slots=True)
 class PictureGeometry:
-    """A view cut to what is shown, and the places of its nodes by id."""
+    """A view cut to what is shown, and the positions of its nodes by id."""
 
     view: GraphView
-    spots: dict[str, Spot]
+    drawn_nodes: dict[str, DrawnNode]
     #: Heights of the arcs above the line, by source and target.
     arcs: dict[tuple[str, str], float] = field(default_factory=dict)

@@ -3,11 +3,13 @@
 Pure: the network of chosen sessions without what few of them did. Nothing of it is stored.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from recorder.memory.queries.columns import GraphColumns, Mask
-from recorder.memory.views.network import END, START, Counts, Network, network_of
+from recorder.memory.graph.arrays import Bools
+from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.views.networkx_graph import END, START, Counts, Network, network_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +63,10 @@ class GraphView:
     loops: tuple[tuple[str, ...], ...] = ()
     required: tuple[str, ...] = ()
     likeliest: tuple[str, ...] = ()
-    #: Nodes that are left out here for their small share.
+    #: Nodes that are left out here, for their small share or for want of room.
     hidden: int = 0
+    #: Whether nodes and edges are left out for want of room.
+    is_truncated: bool = False
     #: Sessions that have no step, and are on no path.
     without_steps: int = 0
     #: Sessions whose way the graph had no room for; they are on no path either.
@@ -77,7 +81,7 @@ class GraphView:
 
 def graph_view_of(
     columns: GraphColumns,
-    chosen: Mask,
+    chosen: Bools,
     *,
     workflow: str,
     min_frequency: float = 0.0,
@@ -115,7 +119,7 @@ def graph_view_of(
         spine=only_shown(network.spine),
         recovery=recovery & shown,
         new=new & shown,
-        loops=_list_loops(network, shown),
+        loops=list_shown_loops(network.loops, shown),
         required=only_shown(network.required_nodes),
         likeliest=only_shown(network.likeliest_path),
         hidden=network.node_count - len(nodes),
@@ -147,9 +151,9 @@ def _list_view_edges(network: Network, least: float, shown: frozenset[str]) -> t
     return tuple(edges)
 
 
-def _list_loops(network: Network, shown: frozenset[str]) -> tuple[tuple[str, ...], ...]:
+def list_shown_loops(loops: Sequence[tuple[str, ...]], shown: frozenset[str]) -> tuple[tuple[str, ...], ...]:
     """Return the shown part of each loop; a loop of which one node of several is left is none."""
-    parts = ((loop, tuple(node_id for node_id in loop if node_id in shown)) for loop in network.loops)
+    parts = ((loop, tuple(node_id for node_id in loop if node_id in shown)) for loop in loops)
     cycles = [part for loop, part in parts if part and (len(part) > 1 or len(loop) == 1)]
     return tuple(sorted(cycles, key=lambda part: (-len(part), part)))
 

@@ -1,6 +1,6 @@
 """Layout of a drawn graph: the common path on one line, the other nodes above and below it.
 
-Pure arithmetic in pixels, the line at y = 0; the same view gives the same places. A layered layout whose
+Pure arithmetic in pixels, the line at y = 0; the same view gives the same positions. A layered layout whose
 layers are the nodes of the common path: another node is put between those it comes from and goes to, in the
 nearest row that has room for its label.
 """
@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import sqrt
 
 from recorder.memory.views.curves import arc_points
-from recorder.memory.views.geometry import LABEL_SIZE, Box, PictureGeometry, Spot
+from recorder.memory.views.geometry import LABEL_SIZE, Box, DrawnNode, PictureGeometry
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
 from recorder.memory.views.label_lines import break_label_into_lines
 
@@ -33,29 +33,33 @@ _ENTRY_SHARE = 0.1
 
 
 def lay_out_graph(view: GraphView) -> PictureGeometry:
-    """Give every node its place; of large graphs only the nodes and edges of most sessions."""
+    """Give every node its position; of large graphs only the nodes and edges of most sessions."""
     shown = most_supported_view(view)
     order = list(dict.fromkeys(shown.spine)) or [node.node_id for node in shown.nodes[:1]]
     column_of = {node_id: column for column, node_id in enumerate(order)}
     wanted = _choose_node_columns(shown, column_of)
-    spots = {node.node_id: _make_spot(shown, node, column_of, last=len(order) - 1) for node in shown.nodes}
-    centres = _compute_centres([spots[node_id] for node_id in order], wanted)
+    drawn_nodes = {
+        node.node_id: _make_drawn_node(shown, node, column_of, last=len(order) - 1) for node in shown.nodes
+    }
+    centres = _compute_centres([drawn_nodes[node_id] for node_id in order], wanted)
     for node_id, x in zip(order, centres, strict=True):
-        spots[node_id] = replace(spots[node_id], x=x)
-    layout = PictureGeometry(shown, {node_id: spots[node_id] for node_id in order})
+        drawn_nodes[node_id] = replace(drawn_nodes[node_id], x=x)
+    layout = PictureGeometry(shown, {node_id: drawn_nodes[node_id] for node_id in order})
     layout.arcs = _compute_arc_heights(layout)
     rows = _LayoutRows(layout, wanted, centres)
     ids = [node.node_id for node in shown.nodes if node.node_id not in column_of]
-    for node_id in sorted(ids, key=lambda key: (-spots[key].node.sessions, wanted[key], key)):
-        layout.spots[node_id] = rows.put(spots[node_id])
+    for node_id in sorted(ids, key=lambda key: (-drawn_nodes[key].node.sessions, wanted[key], key)):
+        layout.drawn_nodes[node_id] = rows.put(drawn_nodes[node_id])
     return layout
 
 
-def _make_spot(view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last: int) -> Spot:
+def _make_drawn_node(
+    view: GraphView, node: ViewNode, column_of: Mapping[str, int], *, last: int
+) -> DrawnNode:
     column = column_of.get(node.node_id)
     starts = sum(edge.sessions for edge in view.edges if edge.source is None and edge.target == node.node_id)
     has_entries = starts >= _ENTRY_SHARE * node.sessions and column != 0
-    return Spot(
+    return DrawnNode(
         node=node,
         x=0.0,
         y=0.0,
@@ -149,11 +153,11 @@ def _find_layout_column_of_most(ends: Mapping[str, int], wanted: Mapping[str, fl
     return wanted[max(known)[1]] if known else None
 
 
-def _compute_centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[float]:
+def _compute_centres(spine: list[DrawnNode], wanted: Mapping[str, float]) -> list[float]:
     """Return the centres of the common path's nodes, with room for labels and for nodes in gaps."""
     x, centres = 0.0, [0.0]
     for column, (here, following) in enumerate(pairwise(spine)):
-        halves = [(spot.boxes()[1].right - spot.boxes()[1].left) / 2 for spot in (here, following)]
+        halves = [(drawn.boxes()[1].right - drawn.boxes()[1].left) / 2 for drawn in (here, following)]
         between = sum(column < position < column + 1 for position in wanted.values())
         x += max(_GAP, sum(halves) + _LABEL_GAP) + min(18.0 * between, 72.0)
         centres.append(x)
@@ -162,7 +166,9 @@ def _compute_centres(spine: list[Spot], wanted: Mapping[str, float]) -> list[flo
 
 def _compute_arc_heights(layout: PictureGeometry) -> dict[tuple[str, str], float]:
     """Return heights of the edges between path nodes that do not follow each other; short ones are inside."""
-    columns = {node_id: spot.column for node_id, spot in layout.spots.items() if spot.column is not None}
+    columns = {
+        node_id: drawn.column for node_id, drawn in layout.drawn_nodes.items() if drawn.column is not None
+    }
     spans = [
         (min(ends), max(ends), edge.source, edge.target)
         for edge in layout.view.edges
@@ -174,7 +180,7 @@ def _compute_arc_heights(layout: PictureGeometry) -> dict[tuple[str, str], float
     for first, last, source, target in sorted(spans, key=lambda span: (span[1] - span[0], *span)):
         inside = [level for low, high, level in levels.values() if first <= low and high <= last]
         levels[source, target] = (first, last, 1 + max(inside, default=0))
-    places = {spot.column: spot.x for spot in layout.spots.values()}
+    places = {drawn.column: drawn.x for drawn in layout.drawn_nodes.values()}
     return {
         ends: 16 + 24 * level + 0.08 * min(places[last] - places[first], 500)
         for ends, (first, last, level) in levels.items()
@@ -201,18 +207,18 @@ class _LayoutRows:
 
     def __init__(self, layout: PictureGeometry, wanted: Mapping[str, float], centres: list[float]) -> None:
         self._layout, self._wanted, self._centres = layout, wanted, centres
-        self._taken = [box for spot in layout.spots.values() for box in spot.boxes()]
+        self._taken = [box for drawn in layout.drawn_nodes.values() for box in drawn.boxes()]
         for x, y in arc_points(layout):
             self._taken.append(Box(x - 5, y - 5, x + 5, y + 5))
         self._depth = max((box.bottom for box in self._taken), default=0.0)
         self._row_of: dict[str, int] = {}
         self._detours = _find_detours(layout.view, wanted)
 
-    def put(self, spot: Spot) -> Spot:
+    def put(self, drawn: DrawnNode) -> DrawnNode:
         """Return the node at the position of least cost."""
-        wish = self._pixels(self._wanted[spot.node.node_id])
-        side, in_line = self._side(spot), self._rows_of_neighbours(spot)
-        best: tuple[float, Spot] | None = None
+        wish = self._pixels(self._wanted[drawn.node.node_id])
+        side, in_line = self._side(drawn), self._rows_of_neighbours(drawn)
+        best: tuple[float, DrawnNode] | None = None
         for row in sorted(range(-_ROWS, _ROWS + 1), key=lambda row: (abs(row), row * side < 0)):
             if row == 0:
                 continue
@@ -220,23 +226,23 @@ class _LayoutRows:
             cost += _LINE_COST if in_line and row not in in_line else 0
             if best is not None and cost >= best[0]:
                 continue
-            x, y = self._free(spot, wish, row)
+            x, y = self._free(drawn, wish, row)
             if best is None or cost + abs(x - wish) < best[0]:
-                best = (cost + abs(x - wish), replace(spot, x=x, y=y))
-                self._row_of[spot.node.node_id] = row
+                best = (cost + abs(x - wish), replace(drawn, x=x, y=y))
+                self._row_of[drawn.node.node_id] = row
         assert best is not None
         self._taken += best[1].boxes()
         return best[1]
 
-    def _side(self, spot: Spot) -> int:
+    def _side(self, drawn: DrawnNode) -> int:
         """Return -1 (above) for detours that return further on, 1 (below) for those that lead back or end."""
-        return -1 if spot.node.node_id in self._detours else 1
+        return -1 if drawn.node.node_id in self._detours else 1
 
-    def _rows_of_neighbours(self, spot: Spot) -> set[int]:
+    def _rows_of_neighbours(self, drawn: DrawnNode) -> set[int]:
         ends = {
             end
             for edge in self._layout.view.edges
-            if spot.node.node_id in (edge.source, edge.target)
+            if drawn.node.node_id in (edge.source, edge.target)
             for end in (edge.source, edge.target)
         }
         return {self._row_of[end] for end in ends if end in self._row_of}
@@ -251,11 +257,11 @@ class _LayoutRows:
         left = int(column)
         return centres[left] + (column - left) * (centres[left + 1] - centres[left])
 
-    def _free(self, spot: Spot, wish: float, row: int) -> tuple[float, float]:
+    def _free(self, drawn: DrawnNode, wish: float, row: int) -> tuple[float, float]:
         """Return the free position of a row nearest to the node's wish."""
         y = self._depth + _FIRST_ROW + (row - 1) * _ROW if row > 0 else -_FIRST_ROW - 48 + (row + 1) * _ROW
         blocked = []
-        for area in replace(spot, x=0.0, y=y).boxes():
+        for area in replace(drawn, x=0.0, y=y).boxes():
             for box in self._taken:
                 if area.top - _ROOM < box.bottom and box.top < area.bottom + _ROOM:
                     blocked.append((box.left - area.right - _ROOM, box.right - area.left + _ROOM))

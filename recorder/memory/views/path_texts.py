@@ -5,20 +5,20 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from recorder.memory.views.label_lines import one_line
-from recorder.plurals import counted
+from recorder.plurals import format_count
 
 #: More names than this in a row are shortened to the first ones and the last.
 _NAMES = 6
 _NAME_LENGTH = 40
 #: Steps of long paths that are compared, from the first difference on: the time goes with their cube.
 _COMPARED_STEPS = 64
-#: Places that are described.
+#: Positions that are described.
 _DEVIATIONS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PathDeviation:
-    """One place where a path leaves the common one: nodes of it that are missing, and others instead."""
+    """One position where a path leaves the common one: nodes of it that are missing, and others instead."""
 
     removed: tuple[str, ...]
     added: tuple[str, ...]
@@ -55,7 +55,7 @@ def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[st
         names: labels by node id; a node without one is named by its id.
 
     Returns:
-        One text for each place, such as `− Write note` or `+ Reject › Rejected after Invoice`.
+        One text for each position, such as `− Write note` or `after Invoice: + Reject › Rejected`.
     """
     shown = {node: one_line(names.get(node, node), _NAME_LENGTH) for node in {*common, *other}}
     if list(common) == list(other):
@@ -69,7 +69,7 @@ def describe_path(common: Sequence[str], other: Sequence[str], names: Mapping[st
     changes = list_path_changes(middle[:_COMPARED_STEPS], others[:_COMPARED_STEPS])
     described = [_describe_deviation(change, shown) for change in changes[:_DEVIATIONS]]
     if len(changes) > _DEVIATIONS:
-        described.append(counted(len(changes) - _DEVIATIONS, "more difference"))
+        described.append(format_count(len(changes) - _DEVIATIONS, "more difference"))
     if max(len(middle), len(others)) > _COMPARED_STEPS:
         described.append(f"steps from number {begin + _COMPARED_STEPS + 1} on are not compared")
     return described
@@ -85,7 +85,7 @@ def _describe_common_path(nodes: Sequence[str], names: Mapping[str, str]) -> str
     if not nodes:
         return "the common path: no steps"
     ends = names[nodes[0]] if len(nodes) == 1 else f"{names[nodes[0]]} … {names[nodes[-1]]}"
-    return f"the common path: {counted(len(nodes), 'step')}, {ends}"
+    return f"the common path: {format_count(len(nodes), 'step')}, {ends}"
 
 
 def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
@@ -93,8 +93,9 @@ def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
     if change.removed:
         parts.append(f"− {_join_node_labels(change.removed, names)}")
     if change.added:
-        where = "first" if change.after is None else f"after {names[change.after]}"
-        parts.append(f"+ {_join_node_labels(change.added, names)} {where}")
+        parts.append(f"+ {_join_node_labels(change.added, names)}")
+        # It comes first: behind the added steps it reads as one more of them.
+        parts.insert(0, "at the start:" if change.after is None else f"after {names[change.after]}:")
     return " ".join(parts)
 
 

@@ -11,8 +11,8 @@ from recorder.memory.views.geometry import (
     LINE_HEIGHT,
     STUB_LENGTH,
     Box,
+    DrawnNode,
     PictureGeometry,
-    Spot,
 )
 from recorder.memory.views.graph_view import MAX_NODES, GraphView, ViewNode
 from recorder.memory.views.label_lines import estimate_text_width, one_line
@@ -43,38 +43,38 @@ from recorder.memory.views.svg_parts import (
 )
 
 
-def draw_node(layout: PictureGeometry, spot: Spot) -> str:
+def draw_node(layout: PictureGeometry, drawn: DrawnNode) -> str:
     """Draw a node with all that is around it; hovering shows its figures."""
-    centre = f'cx="{number(spot.x)}" cy="{number(spot.y)}"'
-    colour = _node_colour(layout, spot)
+    centre = f'cx="{number(drawn.x)}" cy="{number(drawn.y)}"'
+    colour = _node_colour(layout, drawn)
     marks = [
-        draw_tooltip(_node_tooltip(layout.view, spot.node)),
-        f'<circle {centre} r="{number(spot.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
+        draw_tooltip(_node_tooltip(layout.view, drawn.node)),
+        f'<circle {centre} r="{number(drawn.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
     ]
-    if spot.is_required:
+    if drawn.is_required:
         marks.append(
-            f'<circle {centre} r="{number(spot.radius + 1.5)}" fill="none" stroke="{INK}" '
+            f'<circle {centre} r="{number(drawn.radius + 1.5)}" fill="none" stroke="{INK}" '
             'stroke-width="2.5"/>'
         )
-    if spot.is_recovery:
+    if drawn.is_recovery:
         marks.append(
-            f'<circle {centre} r="{number(spot.radius + 4.5)}" fill="none" stroke="{GOLD}" '
+            f'<circle {centre} r="{number(drawn.radius + 4.5)}" fill="none" stroke="{GOLD}" '
             'stroke-width="2" stroke-dasharray="4 3"/>'
-            + draw_flag(spot.x + spot.radius * 0.75 + 6, spot.y - spot.radius - 4)
+            + draw_flag(drawn.x + drawn.radius * 0.75 + 6, drawn.y - drawn.radius - 4)
         )
-    if spot.is_new:
-        marks.append(_draw_picture_badge(spot))
-    return f"<g>{''.join(marks)}{_draw_words(spot)}{_draw_stubs(spot)}</g>"
+    if drawn.is_new:
+        marks.append(_draw_picture_badge(drawn))
+    return f"<g>{''.join(marks)}{_draw_words(drawn)}{_draw_stubs(drawn)}</g>"
 
 
-def _node_colour(layout: PictureGeometry, spot: Spot) -> str:
-    node = spot.node
+def _node_colour(layout: PictureGeometry, drawn: DrawnNode) -> str:
+    node = drawn.node
     succeeded = sum(
         edge.outcomes[0] for edge in layout.view.edges if edge.target is None and edge.source == node.node_id
     )
     if 2 * succeeded > node.sessions:
         return GREEN
-    if spot.column is not None:
+    if drawn.column is not None:
         return BLUE
     _, error, abandoned = node.outcomes
     if 2 * error > node.sessions:
@@ -105,49 +105,57 @@ def _node_tooltip(view: GraphView, node: ViewNode) -> str:
     )
 
 
-def _draw_words(spot: Spot) -> str:
+def _draw_words(drawn: DrawnNode) -> str:
     """Draw the label, the number of sessions, and on the common path those that began and left here."""
-    y = spot.y + spot.radius + 4 + LINE_HEIGHT
+    y = drawn.y + drawn.radius + 4 + LINE_HEIGHT
     lines = []
-    for line in spot.lines:
+    for line in drawn.lines:
         lines.append(
-            draw_text_line(line, spot.x, y, size=LABEL_SIZE, fill=INK, anchor="middle", halo=True, weight=500)
+            draw_text_line(
+                line, drawn.x, y, size=LABEL_SIZE, fill=INK, anchor="middle", halo=True, weight=500
+            )
         )
         y += LINE_HEIGHT
     lines.append(
         draw_text_line(
-            f"{spot.node.sessions:,}", spot.x, y - 1, size=FIGURE_SIZE, fill=MUTED, anchor="middle", halo=True
+            f"{drawn.node.sessions:,}",
+            drawn.x,
+            y - 1,
+            size=FIGURE_SIZE,
+            fill=MUTED,
+            anchor="middle",
+            halo=True,
         )
     )
-    for note in spot.notes:
+    for note in drawn.notes:
         y += LINE_HEIGHT - 1
         is_exit = note.endswith("left")
         fill = AMBER_INK if is_exit else MUTED
         half = estimate_text_width(note, FIGURE_SIZE) / 2
-        lines.append(_draw_stub(spot.x - half - 14, y - 4.5, 16, fill, 1.6))
+        lines.append(_draw_stub(drawn.x - half - 14, y - 4.5, 16, fill, 1.6))
         lines.append(
-            draw_text_line(note, spot.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True)
+            draw_text_line(note, drawn.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True)
         )
     return "".join(lines)
 
 
-def _draw_stubs(spot: Spot) -> str:
+def _draw_stubs(drawn: DrawnNode) -> str:
     """Draw dashed arrows for sessions that ended here without success, and for those that began here."""
     made = ""
-    node, reach = spot.node, spot.radius + 4
-    if node.left and not spot.is_left_below:
+    node, reach = drawn.node, drawn.radius + 4
+    if node.left and not drawn.is_left_below:
         width = 1.4 + min(1.8, 0.1 * node.left)
-        made += _draw_stub(spot.x + reach, spot.y, STUB_LENGTH, AMBER_INK, width)
-        x = spot.x + reach + STUB_LENGTH + 4
+        made += _draw_stub(drawn.x + reach, drawn.y, STUB_LENGTH, AMBER_INK, width)
+        x = drawn.x + reach + STUB_LENGTH + 4
         made += draw_text_line(
-            format_ended_count(node.left), x, spot.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True
+            format_ended_count(node.left), x, drawn.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True
         )
-    if spot.entries and spot.column is None:
-        x = spot.x - reach - STUB_LENGTH
-        made += _draw_stub(x, spot.y, STUB_LENGTH, MUTED, 1.4)
-        start = format_started_count(spot.entries)
+    if drawn.entries and drawn.column is None:
+        x = drawn.x - reach - STUB_LENGTH
+        made += _draw_stub(x, drawn.y, STUB_LENGTH, MUTED, 1.4)
+        start = format_started_count(drawn.entries)
         made += draw_text_line(
-            start, x - 4, spot.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True
+            start, x - 4, drawn.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True
         )
     return made
 
@@ -163,11 +171,11 @@ def _draw_stub(x: float, y: float, length: float, colour: str, width: float) -> 
     )
 
 
-def _draw_picture_badge(spot: Spot) -> str:
-    y = spot.y - spot.radius - 14
+def _draw_picture_badge(drawn: DrawnNode) -> str:
+    y = drawn.y - drawn.radius - 14
     return (
-        f'<rect x="{number(spot.x - 16)}" y="{number(y - 8)}" width="32" height="16" rx="8" fill="{PINK}"/>'
-        + draw_text_line("new", spot.x, y + 3.5, size=10.5, fill=PAPER, anchor="middle")
+        f'<rect x="{number(drawn.x - 16)}" y="{number(y - 8)}" width="32" height="16" rx="8" fill="{PINK}"/>'
+        + draw_text_line("new", drawn.x, y + 3.5, size=10.5, fill=PAPER, anchor="middle")
     )
 
 
@@ -181,14 +189,14 @@ def draw_graph(view: GraphView) -> str:
     if not view.nodes:
         return _draw_notice(view)
     layout = lay_out_graph(view)
-    boxes = [box for spot in layout.spots.values() for box in spot.boxes()]
+    boxes = [box for drawn in layout.drawn_nodes.values() for box in drawn.boxes()]
     edges = [edge for edge in layout.view.edges if edge.source is not None and edge.target is not None]
     curves = route_edges(layout, edges)
     steps = frozenset(pairwise(layout.view.spine))
     figures = [draw_share(layout, edge, curves[edge], boxes, steps) for edge in edges]
-    # What few took is drawn first: the common path lies over it.
+    # Rare edges are drawn first, so that the common path covers them.
     body = [draw_edge_curve(layout, edge, curves[edge], steps) for edge in reversed(edges)]
-    body += [draw_node(layout, spot) for spot in layout.spots.values()]
+    body += [draw_node(layout, drawn) for drawn in layout.drawn_nodes.values()]
     body += figures
     points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
     return _draw_page(view, layout.view, "".join(body), _bound_drawing(boxes, points))

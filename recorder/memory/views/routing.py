@@ -10,8 +10,8 @@ from functools import cached_property
 from math import hypot
 
 import numpy as np
-import numpy.typing as npt
 
+from recorder.memory.graph.arrays import Bools, Floats
 from recorder.memory.views.curves import (
     Curve,
     Point,
@@ -20,11 +20,9 @@ from recorder.memory.views.curves import (
     curve_between,
     find_rim_point,
 )
-from recorder.memory.views.geometry import Box, PictureGeometry, Spot
+from recorder.memory.views.geometry import Box, DrawnNode, PictureGeometry
 from recorder.memory.views.graph_view import ViewEdge
 
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 #: Heights of bows, in pixels, the flattest first.
 _BOWS = (26.0, -26.0, 52.0, -52.0, 84.0, -84.0, 125.0, -125.0, 180.0, -180.0)
 #: Lines stay so far from boxes, where there is no room less; corners to go round lie a little further away.
@@ -39,7 +37,7 @@ def route_edges(layout: PictureGeometry, edges: Iterable[ViewEdge]) -> dict[View
     return {edge: router.route(edge) for edge in edges}
 
 
-def find_crossed_boxes(points: Floats, boxes: Floats, margin: float = 0.0) -> Mask:
+def find_crossed_boxes(points: Floats, boxes: Floats, margin: float = 0.0) -> Bools:
     """Return which boxes (left, top, right, bottom) a line through these points crosses.
 
     Args:
@@ -47,11 +45,11 @@ def find_crossed_boxes(points: Floats, boxes: Floats, margin: float = 0.0) -> Ma
         boxes: the boxes, one in each row.
         margin: boxes are larger by this much on each side.
     """
-    crossed: Mask = np.any(_find_crossings(points[:-1], points[1:], boxes, margin), axis=0)
+    crossed: Bools = np.any(_find_crossings(points[:-1], points[1:], boxes, margin), axis=0)
     return crossed
 
 
-def _find_crossings(starts: Floats, ends: Floats, boxes: Floats, margin: float) -> Mask:
+def _find_crossings(starts: Floats, ends: Floats, boxes: Floats, margin: float) -> Bools:
     """Return for each segment and box whether they meet (Liang and Barsky)."""
     enters, leaves = np.zeros((2, len(starts), len(boxes)))
     leaves += 1.0
@@ -62,7 +60,7 @@ def _find_crossings(starts: Floats, ends: Floats, boxes: Floats, margin: float) 
         second = (boxes[:, axis + 2] + margin - start) / way
         np.maximum(enters, np.minimum(first, second), out=enters)
         np.minimum(leaves, np.maximum(first, second), out=leaves)
-    meets: Mask = enters < leaves
+    meets: Bools = enters < leaves
     return meets
 
 
@@ -77,19 +75,19 @@ class _Router:
     def __init__(self, layout: PictureGeometry, clearance: float = _CLEARANCE) -> None:
         self._layout = layout
         self._clearance = clearance
-        spots = list(layout.spots.values())
-        self._words = _make_edge_route_box_rows(box for spot in spots for box in spot.word_boxes())
-        self._circles = _make_edge_route_box_rows(spot.round_box for spot in spots)
-        self._number = {spot.node.node_id: index for index, spot in enumerate(spots)}
+        drawn_nodes = list(layout.drawn_nodes.values())
+        self._words = _make_edge_route_box_rows(box for drawn in drawn_nodes for box in drawn.word_boxes())
+        self._circles = _make_edge_route_box_rows(drawn.round_box for drawn in drawn_nodes)
+        self._number = {drawn.node.node_id: index for index, drawn in enumerate(drawn_nodes)}
         self._boxes = _make_edge_route_box_rows(
-            box for spot in spots for box in (spot.circle_box, *spot.word_boxes())
+            box for drawn in drawn_nodes for box in (drawn.circle_box, *drawn.word_boxes())
         )
         self._distances: dict[int, Floats] = {}
 
     def route(self, edge: ViewEdge) -> Curve:
         """Return the curve of an edge."""
         assert edge.source is not None and edge.target is not None
-        source, target = self._layout.spots[edge.source], self._layout.spots[edge.target]
+        source, target = self._layout.drawn_nodes[edge.source], self._layout.drawn_nodes[edge.target]
         usual = curve_between(self._layout, source, target)
         if source is target or self._is_clear(usual, edge):
             return usual
@@ -133,12 +131,12 @@ class _Router:
         lengths: Floats = np.where(is_blocked, np.inf, np.hypot(*(self._corners - point).T))
         return lengths
 
-    def _go_round(self, source: Spot, target: Spot, usual: Curve) -> Curve | None:
+    def _go_round(self, source: DrawnNode, target: DrawnNode, usual: Curve) -> Curve | None:
         """Return the shortest line over corners; None where the two nodes are walled in."""
-        ends = [np.array([spot.x, spot.y]) for spot in (source, target)]
+        ends = [np.array([drawn.x, drawn.y]) for drawn in (source, target)]
         away, towards = (
-            self._measure(end, self._boxes[~self._is_around(spot)])
-            for end, spot in zip(ends, (source, target), strict=True)
+            self._measure(end, self._boxes[~self._is_around(drawn)])
+            for end, drawn in zip(ends, (source, target), strict=True)
         )
         cost = away + _TURN_COST
         # A* search: what is left of the way is at least the straight line.
@@ -165,10 +163,10 @@ class _Router:
             last = int(before[last])
         return _round_corners(source, turns[::-1], target, goes_back=usual.goes_back)
 
-    def _is_around(self, spot: Spot) -> Mask:
+    def _is_around(self, drawn: DrawnNode) -> Bools:
         """Return which boxes hold the centre of a node."""
         left, top, right, bottom = self._boxes.T
-        is_around: Mask = (left < spot.x) & (spot.x < right) & (top < spot.y) & (spot.y < bottom)
+        is_around: Bools = (left < drawn.x) & (drawn.x < right) & (top < drawn.y) & (drawn.y < bottom)
         return is_around
 
 
@@ -182,14 +180,14 @@ def _list_corners(
     return ((x, y) for x in (left, right) for y in (top, bottom))
 
 
-def _are_inside_boxes(points: Floats, boxes: Floats, margin: float) -> Mask:
+def _are_inside_boxes(points: Floats, boxes: Floats, margin: float) -> Bools:
     low, high = boxes[None, :, :2] - margin, boxes[None, :, 2:] + margin
     are_between = (points[:, None] > low) & (points[:, None] < high)
-    inside: Mask = np.any(np.all(are_between, axis=2), axis=1)
+    inside: Bools = np.any(np.all(are_between, axis=2), axis=1)
     return inside
 
 
-def _round_corners(source: Spot, turns: list[Point], target: Spot, *, goes_back: bool) -> Curve:
+def _round_corners(source: DrawnNode, turns: list[Point], target: DrawnNode, *, goes_back: bool) -> Curve:
     """Return a line from rim to rim through these points, rounded at each of them."""
     start = find_rim_point(source, turns[0][0] - source.x, turns[0][1] - source.y)
     end = find_rim_point(target, turns[-1][0] - target.x, turns[-1][1] - target.y)

@@ -49,10 +49,10 @@ _LAST_WRITE_S = 0.5
 class Hub:
     """All open streams of a process; created, started and closed in its event loop."""
 
-    def __init__(self, runtime: Runtime, pace: StreamTimes, whole_reads: WholeReads) -> None:
+    def __init__(self, runtime: Runtime, times: StreamTimes, whole_reads: WholeReads) -> None:
         self._runtime = runtime
         self._whole_reads = whole_reads
-        self.pace = pace
+        self.times = times
         self._feeds: dict[str, ReaderFeed] = {}
         self._loop = asyncio.get_running_loop()
         self._poll_thread = ThreadPoolExecutor(1, thread_name_prefix="streams-poll")
@@ -195,19 +195,19 @@ class Hub:
 
     async def _poll_repeatedly(self) -> None:
         """Poll the sessions that were woken, and all sessions once in `poll_s`."""
-        poll_at = key_check_at = time.monotonic() + self.pace.poll_s
+        poll_at = key_check_at = time.monotonic() + self.times.poll_s
         while True:
             await self._wait_until(poll_at)
             now = time.monotonic()
             woken, self._woken = self._woken, set()
             if now >= poll_at:
-                woken, poll_at = set(self._feeds), now + self.pace.poll_s
+                woken, poll_at = set(self._feeds), now + self.times.poll_s
             has_more = False
             try:
                 has_more = await self._poll(woken)
                 if now >= key_check_at:
                     await self._end_streams_of_refused_keys()
-                    key_check_at = now + self.pace.key_check_s
+                    key_check_at = now + self.times.key_check_s
             except RecorderError as error:  # the database does not answer; the next poll reads the rows
                 log.warning("streams were not read: %s", error)
             except Exception as error:
@@ -267,10 +267,10 @@ class Hub:
 
     async def _tick_repeatedly(self) -> None:
         while True:
-            await asyncio.sleep(min(1.0, self.pace.keep_alive_s / 4, self.pace.slow_s / 4))
+            await asyncio.sleep(min(1.0, self.times.keep_alive_s / 4, self.times.slow_s / 4))
             now = time.monotonic()
             for reader in self.list_readers():
-                reader.tick(now, keep_alive_s=self.pace.keep_alive_s, slow_s=self.pace.slow_s)
+                reader.tick(now, keep_alive_s=self.times.keep_alive_s, slow_s=self.times.slow_s)
 
     def _abort_writes(self) -> None:
         for reader in self.list_readers():

@@ -1,4 +1,4 @@
-"""Readers of streams: their pace, their queue of messages, the check of their keys. Contract §3, spec §5."""
+"""Readers of streams: their times, their queue of messages, the check of their keys. Contract §3, spec §5."""
 
 import asyncio
 import time
@@ -200,7 +200,7 @@ class Reader:
             if segment is not None:
                 self._given_at = self._writes_since = time.monotonic()
                 return segment
-            await (self._catch_up() if self._is_behind() else self._wait_for_wake())
+            await (self._catch_up() if self._is_behind() else self._wait_for_new_messages())
         return None
 
     def finish_catching_up(self) -> None:
@@ -280,7 +280,7 @@ class Reader:
         if not segments:
             self._replay = None
 
-    async def _wait_for_wake(self) -> None:
+    async def _wait_for_new_messages(self) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
         try:
             await self._waiter

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from recorder.access.rate_limits.bucket_stores import AWAY, Presence, connect_shared_redis
+from recorder.access.rate_limits.bucket_stores import AWAY, RedisAvailability, connect_shared_redis
 
 _CHANNEL = "recorder:stream-wakeups"
 _GATHER_S = 0.01
@@ -38,7 +38,7 @@ class RedisWakeups:
         self._name = secrets.token_hex(8).encode()
         self._touched: set[str] = set()
         self._is_touched = asyncio.Event()
-        self._presence = Presence("stream wake-ups")
+        self._availability = RedisAvailability("stream wake-ups")
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -69,12 +69,12 @@ class RedisWakeups:
             try:
                 await self._redis.publish(_CHANNEL, b" ".join([self._name, *_encode_published_ids(touched)]))
             except AWAY as error:
-                self._presence.failed(error)
+                self._availability.note_failure(error)
                 if len(touched) < _MOST_WAITING:
                     self.touch(touched)
                 await asyncio.sleep(_RECONNECT_S)
             else:
-                self._presence.answered()
+                self._availability.note_answer()
                 await asyncio.sleep(_GATHER_S)
 
     async def _listen_repeatedly(self) -> None:

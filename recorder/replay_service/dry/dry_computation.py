@@ -1,4 +1,4 @@
-"""Computation of dry replays for a drain run: the quick ones in one process, long ones beside them.
+"""Computation of dry replays for a replay drain run: the quick ones in one process, long ones beside them.
 
 A replay that is not done soon is stopped, and begun again in a process of its own. Decision 0049.
 """
@@ -10,11 +10,11 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from recorder.models.replay import ReplayRow
-from recorder.replay_service.dry.dry_process import DryProcess, DryTask, Outcome
+from recorder.replay_service.dry.dry_process import DryOutcome, DryProcess, DryTask
 from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
-from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.runtime import Runtime
+from recorder.workspace_turns import WorkspaceTurns
 
 #: Most replays whose recordings are read together, and whose results are stored together where none is slow.
 _READ_TOGETHER, _STORED_TOGETHER = 100, 50
@@ -31,7 +31,7 @@ class ComputedReplay(NamedTuple):
     """A replay that is to be stored, with its outcome."""
 
     row: ReplayRow
-    outcome: Outcome | Refusal
+    outcome: DryOutcome | Refusal
     anchor_event: dict[str, Any] | None = None
 
 
@@ -43,19 +43,21 @@ class DryComputation:
         runtime: Runtime,
         *,
         quick_s: float = _QUICK_S,
+        make_process: Callable[[], DryProcess] = DryProcess,
         make_long_process: Callable[[], DryProcess] = lambda: DryProcess(is_long=True),
     ) -> None:
-        """Prepare a run.
+        """Set limits; the processes start with the first replays.
 
         Args:
             runtime: the deployment.
             quick_s: seconds after which a replay is stopped, and computed beside the others.
+            make_process: makes the process of the others, and its spare one.
             make_long_process: makes the process of a long replay.
         """
         self._runtime = runtime
         self._quick_s = quick_s
         self._make_long_process = make_long_process
-        self._process, self._spare = DryProcess(), DryProcess()
+        self._process, self._spare = make_process(), make_process()
         self._turns = WorkspaceTurns()
         #: Sessions of replays that were stopped: another one of them is not tried.
         self._long_sessions: dict[str, None] = {}
@@ -125,17 +127,30 @@ class DryComputation:
                 self.long.add(row)
             elif isinstance(given, DryTask):
                 todo.append((row, given))
+                continue
             else:
                 computed.append(ComputedReplay(row, given))
+            self._turns.add_time(row.tenant, read_s)
         is_cut = False
         while todo and not is_cut:
             chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
             is_cut = yield from self._replay_chunk(chunk, computed, until_s, read_s)
             if len(computed) >= _STORED_TOGETHER:
-                yield computed[:]
-                computed.clear()
-        yield computed
+                yield from self._yield_group(computed)
+        for row, _ in todo:
+            self._turns.add_cost(row.tenant, read_s)  # it is read again
+        yield from self._yield_group(computed)
         return is_cut
+
+    def _yield_group(self, computed: list[ComputedReplay]) -> Generator[list[ComputedReplay], None, None]:
+        """Yield replays that are to be stored together, and remove them; add the time of storing to turns."""
+        group = computed[:]
+        computed.clear()
+        began_s = time.monotonic()
+        yield group
+        stored_s = time.monotonic() - began_s
+        for row, *_ in group:
+            self._turns.add_cost(row.tenant, stored_s / len(group))
 
     def _replay_chunk(
         self,
@@ -165,8 +180,7 @@ class DryComputation:
                 row, task = chunk[done]
                 if outcome is None and used_s <= self._quick_s:
                     self._spare.start()  # this process may be stopped soon
-                    yield computed[:]
-                    computed.clear()
+                    yield from self._yield_group(computed)
                     continue
                 self._turns.add_time(row.tenant, used_s + read_s)
                 began_s, done = now_s, done + 1

@@ -13,18 +13,18 @@ import msgspec
 
 from recorder.errors import Unavailable
 from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
+from recorder.limited_process import WAITING_FACTOR, LimitedProcess, ProcessEnded, serve_limited_process
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording_message
 from recorder.replays.dry_replay import ReplayStart, replay_dry
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import (
     InvalidRecording,
     RecordedSession,
 )
 from recorder.replays.replay_comparisons import ComparedGraph
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import ReplayAnchor, find_anchor_event, find_until_event
-from recorder.replays.replay_results import Decision, DryResult, Mode
+from recorder.replays.replay_results import Decision, DryResult, ReplayKind
 from recorder.storage.blobs import Blobs
 
 #: Memory and time of a replay; one of a hundred steps takes 30 ms, and the process a second to start.
@@ -32,8 +32,6 @@ MEMORY_BYTES = 1024**3
 SECONDS = 30.0
 #: Longer than nearly all replays take: after it, what is computed is stored.
 PATIENCE_S = 0.05
-#: A process that gives way to others may wait for a processor, beside the time that it uses.
-WAITING_FACTOR = 4.0
 _NICENESS = 10
 
 
@@ -60,7 +58,7 @@ class DryTask(msgspec.Struct, kw_only=True):
     recording: RecordingMessage
     against: RecordingMessage | GraphMessage | None
     start: StartMessage | None = None
-    mode: Mode
+    mode: ReplayKind
     anchor: ReplayAnchor | None
     until: ReplayAnchor | None
     policy: ReplayPolicy
@@ -71,7 +69,7 @@ class DryTask(msgspec.Struct, kw_only=True):
 #: Result of a replay; in place of one the reason why there is none: `InvalidRecording` if it cannot be
 #: replayed or takes too much memory or time, `Unavailable` if the store of the snapshots does not answer,
 #: `ReplayNotComputed` for an error of ours.
-Outcome = DryResult | InvalidRecording | Unavailable | ReplayNotComputed
+DryOutcome = DryResult | InvalidRecording | Unavailable | ReplayNotComputed
 
 
 class DryProcess:
@@ -116,7 +114,7 @@ class DryProcess:
 
     def replay_each(
         self, tasks: Iterable[DryTask], *, patience_s: float = PATIENCE_S
-    ) -> Generator[Outcome | None, None, None]:
+    ) -> Generator[DryOutcome | None, None, None]:
         """Yield the outcomes of tasks, in their order; None each time that one takes so many seconds more.
 
         A task that takes too much memory or time ends alone. The process goes on with the next task while the
@@ -127,7 +125,7 @@ class DryProcess:
             for answer in answers:
                 yield None if answer is None else self._read_outcome(answer)
 
-    def _read_outcome(self, answer: bytes | ProcessEnded) -> Outcome:
+    def _read_outcome(self, answer: bytes | ProcessEnded) -> DryOutcome:
         if isinstance(answer, ProcessEnded):
             return InvalidRecording(
                 f"The replay takes more than {self._limits}; replay a part of the session, "

@@ -1,10 +1,9 @@
 """Tasks of dry replays: what the process that computes them needs, read for several replays together."""
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
-
-from polars.exceptions import PanicException
 
 from recorder.errors import NotFound, Unavailable
 from recorder.models.replay import ReplayRow
@@ -24,8 +23,8 @@ from recorder.replay_service.recordings.recording_reads import (
     read_recording,
     read_sessions_with_recordings,
 )
-from recorder.replays.policy import ReplayPolicy
 from recorder.replays.recorded_session import InvalidRecording
+from recorder.replays.replay_policy import ReplayPolicy
 from recorder.replays.replay_range import ReplayAnchor
 from recorder.replays.replay_results import Decision
 from recorder.runtime import Runtime
@@ -33,6 +32,9 @@ from recorder.tenant import Tenant
 
 log = logging.getLogger("recorder.replays")
 
+#: Replays that are read one by one after a failed joint read: no further one after so many seconds, or after
+#: so many events and frames.
+_ALONE_S, _ALONE_SIZE = 1.0, 2_000
 #: Why a replay has no task: a session is too large or not in the graph, deleted, or in a store that does not
 #: answer; else an error of ours.
 Refusal = InvalidRecording | NotFound | Unavailable | ReplayNotComputed
@@ -57,11 +59,11 @@ def read_dry_tasks(
     named = [id for row in rows for id in (row.session_id, row.against_session_id) if id is not None]
     try:
         sessions = read_sessions_with_recordings(runtime, list(dict.fromkeys(named)), first_only=True)
-    except (Exception, PanicException) as error:
+    except Exception as error:
         if len(rows) == 1:
-            return [_make_task_refusal(rows[0], error)]
-        # A store, or a damaged file of one of them: each is read alone.
-        return read_dry_tasks(runtime, rows[:1], leaves_huge=leaves_huge)
+            return [_make_dry_task_refusal(rows[0], error)]
+        # A store, or a damaged file of one of them.
+        return _read_dry_tasks_alone(runtime, rows, leaves_huge=leaves_huge)
     tasks: list[DryTask | Refusal | HugeTask] = []
     for row in rows:
         of_task = [
@@ -77,14 +79,30 @@ def read_dry_tasks(
             break
         try:
             tasks.append(_make_dry_task(runtime, sessions, row))
-        except (Exception, PanicException) as error:
-            tasks.append(_make_task_refusal(row, error))
+        except Exception as error:
+            tasks.append(_make_dry_task_refusal(row, error))
         if is_large:
             break
     return tasks
 
 
-def _make_task_refusal(row: ReplayRow, error: BaseException) -> Refusal:
+def _read_dry_tasks_alone(
+    runtime: Runtime, rows: Sequence[ReplayRow], *, leaves_huge: bool
+) -> list[DryTask | Refusal | HugeTask]:
+    """Return the tasks of the first replays, each read alone, until memory or a time is used up."""
+    tasks: list[DryTask | Refusal | HugeTask] = []
+    until_s, size = time.monotonic() + _ALONE_S, 0
+    for row in rows:
+        (task,) = read_dry_tasks(runtime, [row], leaves_huge=leaves_huge)
+        tasks.append(task)
+        if isinstance(task, DryTask):
+            size += len(task.recording.events) + len(task.recording.frames)
+        if size > _ALONE_SIZE or time.monotonic() > until_s:
+            break
+    return tasks
+
+
+def _make_dry_task_refusal(row: ReplayRow, error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
     log.error("replay %s", row.id, exc_info=error)  # a defect of ours, or damaged files
@@ -162,7 +180,7 @@ def find_task_anchor_event(task: DryTask) -> dict[str, Any] | None:
 
 
 def make_anchor(position: dict[str, str] | None) -> ReplayAnchor | None:
-    """Return a place as a replay's request has it, as an anchor."""
+    """Return a position as a replay's request has it, as an anchor."""
     if position is None:
         return None
     ((member, name),) = position.items()

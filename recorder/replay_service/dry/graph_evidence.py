@@ -5,11 +5,12 @@ from itertools import pairwise
 import numpy as np
 from sqlmodel import Session as DbSession
 
+from recorder.memory.graph.arrays import Bools
 from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.queries.columns import NOWHERE, GraphColumns, Mask, make_session_lookup
-from recorder.memory.queries.recovery_anchors import Witness, list_visits
+from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
+from recorder.memory.queries.recovery_anchors import Witness, list_node_entries
 from recorder.memory.storage.graph_store import graph_scope_of
-from recorder.memory.views.network import END, START, network_of
+from recorder.memory.views.networkx_graph import END, START, network_of
 from recorder.memory_service.recovery_points import read_recovery_point_steps
 from recorder.models.session import SessionRow
 from recorder.replay_service.dry.dry_process import GraphMessage
@@ -18,7 +19,7 @@ from recorder.runtime import Runtime
 
 _NOT_IN_GRAPH = (
     "The session was sealed while the memory graph was paused, so no node is known for its steps; "
-    "replay it against its own_nodes snapshots."
+    "replay it against its own snapshots."
 )
 
 
@@ -36,21 +37,22 @@ def read_graph_evidence(
     (row,) = make_session_lookup(columns).find([session.id]).tolist()
     if row == NOWHERE:
         raise InvalidRecording(_NOT_IN_GRAPH)
-    visits = list_visits(columns, np.array([row], dtype=np.int64))
+    entries = list_node_entries(columns, np.array([row], dtype=np.int64))
     nodes = {
-        Witness(row, pos): node for pos, node in zip(visits.pos.tolist(), visits.node.tolist(), strict=True)
+        Witness(row, pos): node for pos, node in zip(entries.pos.tolist(), entries.node.tolist(), strict=True)
     }
     steps = read_recovery_point_steps(db, runtime.lake, scope, columns, list(nodes)) if nodes else {}
     node_of = {step.event_id: columns.nodes[nodes[witness]].node_id for witness, step in steps.items()}
-    own_nodes = [columns.nodes[node].node_id for node in visits.node.tolist()]
+    own_nodes = [columns.nodes[node].node_id for node in entries.node.tolist()]
     chosen = _choose_evidence_sessions(columns, path_id)
     # The session's own steps say nothing about whether others go this way.
     shares = _compute_edge_evidence(columns, chosen, own_nodes if chosen[row] else [])
-    labels = {node.node_id: node.label for node in columns.nodes}
+    # What a replay stores stays when other sessions leave the graph, and must quote none of them.
+    labels = {node.node_id: node.bare_label for node in columns.nodes}
     return GraphMessage(node_of, [(*edge, share) for edge, share in shares.items()], labels)
 
 
-def _choose_evidence_sessions(columns: GraphColumns, path_id: str | None) -> Mask:
+def _choose_evidence_sessions(columns: GraphColumns, path_id: str | None) -> Bools:
     """Return the sessions that are in the graph, of a path those counted on it or on the one it became."""
     chosen = columns.current()
     if path_id is not None:
@@ -60,7 +62,7 @@ def _choose_evidence_sessions(columns: GraphColumns, path_id: str | None) -> Mas
 
 
 def _compute_edge_evidence(
-    columns: GraphColumns, chosen: Mask, own_nodes: list[str]
+    columns: GraphColumns, chosen: Bools, own_nodes: list[str]
 ) -> dict[tuple[str, str], float]:
     """Return the share of the crossings out of a node that take each edge, without those of one session."""
     crossings = {

@@ -10,13 +10,12 @@ from typing import Any
 import orjson
 from sqlalchemy import insert, literal
 from sqlmodel import Session as DbSession
-from sqlmodel import col, delete, func, select
+from sqlmodel import col, delete, select
 
 from recorder import clock
 from recorder.models.replay import ReplayRow, ReplayStepRow
-from recorder.models.session import SessionRow, TagRow
-from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
-from recorder.replay_service.requests.replays import set_replay_ended
+from recorder.models.session import SessionRow
+from recorder.replay_service.requests.replays import publish_ended_replays, set_replay_ended
 from recorder.version import __version__
 
 _STEP_COLUMNS = [name for name in ReplayStepRow.model_fields if name != "replay_id"]
@@ -32,14 +31,15 @@ def set_result_keys(db: DbSession, rows: Sequence[ReplayRow]) -> None:
     if not rows:
         return
     ids = {row.session_id for row in rows} | {row.against_session_id for row in rows} - {None}
-    sealed = select(SessionRow.id, SessionRow.sealed_at).where(col(SessionRow.id).in_(ids))
-    sealed_at = {session_id: at and clock.to_iso(at) for session_id, at in db.exec(sealed)}
     # Tags, which anchors name, are added to sealed sessions too, and never change.
-    tags = select(TagRow.session_id, func.count()).where(col(TagRow.session_id).in_(ids))
-    counts = dict(db.exec(tags.group_by(TagRow.session_id)).all())
+    columns = select(SessionRow.id, SessionRow.sealed_at, SessionRow.tag_count)
+    states = {
+        session_id: (at and clock.to_iso(at), tags)
+        for session_id, at, tags in db.exec(columns.where(col(SessionRow.id).in_(ids)))
+    }
     for row in rows:
         sessions = [
-            (session_id, sealed_at.get(session_id), counts.get(session_id, 0))
+            (session_id, *states.get(session_id, (None, 0)))
             for session_id in (row.session_id, row.against_session_id)
             if session_id is not None
         ]
@@ -75,7 +75,7 @@ def copy_cached_results(db: DbSession, rows: Sequence[ReplayRow]) -> list[Replay
         row.result_key = None  # one replay keeps the result
         set_replay_ended(row, source.status)
         db.add(row)
-    queue_replay_events(db, *copied)
+    publish_ended_replays(db, *copied)
     return copied
 
 

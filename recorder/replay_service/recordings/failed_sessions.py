@@ -7,7 +7,7 @@ from sqlmodel import col, select
 
 from recorder.errors import NotFound, ValidationFailed
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
-from recorder.memory_service.recovery_points import read_recovery_tag_times
+from recorder.memory_service.recovery_points import read_last_recovery_tag_times
 from recorder.models.session import SessionRow, TagRow
 from recorder.recording.outcome_detection import read_outcome_detection_rules
 from recorder.storage.conditions import in_tenant
@@ -62,8 +62,7 @@ def read_similar_failures(
 ) -> dict[int, int]:
     """Return when sessions of a graph failed in the same way, by row: by the tag, or by an error event."""
     if failure.tag is not None:
-        tagged = read_recovery_tag_times(db, scope, columns, frozenset({failure.tag}))
-        failed_ms = {row: max(times) for row, times in tagged.items()}
+        failed_ms = read_last_recovery_tag_times(db, scope, columns, frozenset({failure.tag}))
     else:
         table = SessionRow
         statement = select(table.id, table.event_mark).where(

@@ -13,8 +13,8 @@ import zstandard
 
 from recorder import limits
 from recorder.errors import Unavailable
-from recorder.replay_service.recordings.stored_snapshots import SnapshotPlace, StoredSnapshots
-from recorder.replays.recorded_session import EventItem, RecordedFrame, RecordedSession, RecordedTag
+from recorder.replay_service.recordings.stored_snapshots import SnapshotLocation, StoredSnapshots
+from recorder.replays.recorded_session import RecordedEvent, RecordedFrame, RecordedSession, RecordedTag
 from recorder.storage.blobs import Blobs
 
 #: Snapshots that this process read last, of the size in bytes that most have.
@@ -42,11 +42,11 @@ class FrameMessage(msgspec.Struct, array_like=True):
     dom_length: int | None
 
     @property
-    def snapshot_place(self) -> SnapshotPlace | None:
+    def snapshot_location(self) -> SnapshotLocation | None:
         """Object and bytes of the snapshot; None without one."""
         if self.dom_object is None or self.dom_offset is None:
             return None
-        return SnapshotPlace(self.dom_object, self.dom_offset, self.dom_length)
+        return SnapshotLocation(self.dom_object, self.dom_offset, self.dom_length)
 
 
 class RecordingMessage(msgspec.Struct, tag="recording"):
@@ -60,7 +60,7 @@ class RecordingMessage(msgspec.Struct, tag="recording"):
 
 def open_recording_message(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
-    places = [frame.snapshot_place for frame in message.frames]
+    places = [frame.snapshot_location for frame in message.frames]
     reader = _RecordingSnapshotReader(StoredSnapshots(blobs, filter(None, places)))
     frames = [
         RecordedFrame(
@@ -71,9 +71,9 @@ def open_recording_message(message: RecordingMessage, blobs: Blobs) -> RecordedS
     return RecordedSession(message.session_id, open_recording_message_events(message), frames, message.tags)
 
 
-def open_recording_message_events(message: RecordingMessage) -> list[EventItem]:
+def open_recording_message_events(message: RecordingMessage) -> list[RecordedEvent]:
     """Return the events of a recording."""
-    events: list[EventItem] = []
+    events: list[RecordedEvent] = []
     for event in message.events:
         members = {
             **orjson.loads(bytes(event.payload)),
@@ -95,7 +95,7 @@ class _RecordingSnapshotReader:
         #: The last snapshot, packed and as a value.
         self._last: tuple[bytes, Mapping[str, Any] | None] = b"", None
 
-    def read_dom(self, snapshot: SnapshotPlace | None) -> Mapping[str, Any] | None:
+    def read_dom(self, snapshot: SnapshotLocation | None) -> Mapping[str, Any] | None:
         """Return a snapshot; None without one, or if its bytes are gone or damaged.
 
         One that equals the snapshot read before, such as that of a page that did not change, is that object.

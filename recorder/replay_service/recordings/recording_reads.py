@@ -24,7 +24,7 @@ from recorder.tenant import Tenant
 MOST_EVENTS = 100_000
 MOST_BYTES = 64 * 1024 * 1024
 #: Sessions that are no larger are read together.
-_SMALL_EVENTS, _SMALL_BYTES, _SMALL_FRAMES = 1_000, 512 * 1024, 200
+_SMALL_EVENTS, _SMALL_BYTES, _SMALL_FRAMES, _SMALL_TAGS = 1_000, 512 * 1024, 200, 500
 #: Bytes of events, and frames, after which no further session is read with others where an order is given.
 _TOGETHER_BYTES, _TOGETHER_FRAMES = 2 * 1024 * 1024, 2_000
 #: To read sessions that are larger takes seconds.
@@ -52,7 +52,7 @@ class _Size:
 
 
 def read_recording(runtime: Runtime, row: SessionRow) -> RecordingMessage:
-    """Return the recording of a sealed session, with the places of its snapshots.
+    """Return the recording of a sealed session, with the locations of its snapshots.
 
     Raises:
         InvalidRecording: if it has too many events, or is too large.
@@ -146,6 +146,7 @@ def is_small_session(row: SessionRow) -> bool:
         row.event_count <= _SMALL_EVENTS
         and row.event_bytes <= _SMALL_BYTES
         and row.frame_count <= _SMALL_FRAMES
+        and row.tag_count <= _SMALL_TAGS
     )
 
 
@@ -193,8 +194,9 @@ def _make_raw_recording_data(payload: str | bytes) -> msgspec.Raw:
 
 
 def _read_recording_tags(db: DbSession, session_ids: Collection[str]) -> dict[str, list[RecordedTag]]:
-    statement = select(TagRow).where(col(TagRow.session_id).in_(session_ids))
+    columns = select(TagRow.session_id, TagRow.id, TagRow.name, TagRow.t_ms)
+    statement = columns.where(col(TagRow.session_id).in_(session_ids))
     tags: defaultdict[str, list[RecordedTag]] = defaultdict(list)
-    for row in db.exec(statement.order_by(col(TagRow.t_ms), col(TagRow.id))):
-        tags[row.session_id].append(RecordedTag(row.id, row.name, row.t_ms))
+    for session_id, tag_id, name, t_ms in db.exec(statement.order_by(col(TagRow.t_ms), col(TagRow.id))):
+        tags[session_id].append(RecordedTag(tag_id, name, t_ms))
     return tags

@@ -12,7 +12,7 @@ _MOST_PART_BYTES = 256 * 1024
 _MOST_KEPT_BYTES = 16 * 1024 * 1024
 
 
-class SnapshotPlace(NamedTuple):
+class SnapshotLocation(NamedTuple):
     """Object and bytes of a snapshot."""
 
     key: str
@@ -23,7 +23,7 @@ class SnapshotPlace(NamedTuple):
 class StoredSnapshots:
     """Reader of the packed snapshots of one recording."""
 
-    def __init__(self, blobs: Blobs, places: Iterable[SnapshotPlace]) -> None:
+    def __init__(self, blobs: Blobs, places: Iterable[SnapshotLocation]) -> None:
         self._blobs = blobs
         #: Bytes of objects from their first to their last snapshot, by key.
         self._parts: dict[str, tuple[int, int]] = {}
@@ -39,7 +39,7 @@ class StoredSnapshots:
                 self._parts[key] = begin, end
                 left -= end - begin
 
-    def read(self, snapshot: SnapshotPlace) -> bytes:
+    def read(self, snapshot: SnapshotLocation) -> bytes:
         """Return the bytes of a snapshot.
 
         Raises:

@@ -1,11 +1,11 @@
 """Process that searches for the candidates of a recovery within limits of memory and time. Decision 0044.
 
 A search reads the memory graph and the recordings of up to thirty sessions, which clients sent: it must
-neither keep replays waiting nor take the memory of the drain run. The process reads database, lake and
+neither keep replays waiting nor take the memory of the replay drain run. The process reads database, lake and
 snapshots itself.
 """
 
-import resource
+import os
 from collections.abc import Generator
 from contextlib import closing
 from functools import lru_cache
@@ -13,10 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from polars.exceptions import PanicException
 
 from recorder.errors import NotFound, Unavailable
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
+from recorder.limited_process import (
+    WAITING_FACTOR,
+    LimitedProcess,
+    ProcessEnded,
+    read_peak_memory,
+    serve_limited_process,
+)
 from recorder.recording.sessions import find_session
 from recorder.replay_service.recordings.failed_sessions import SessionFailure
 from recorder.replay_service.recovery_search.candidates import PointTime, list_recovery_candidates
@@ -32,6 +37,7 @@ from recorder.tenant import Tenant
 #: more than 1 GiB of address space, which counts and is not used.
 MEMORY_BYTES = 3 * 1024**3
 SECONDS = 60.0
+_NICENESS = 10
 #: A process that ever held more, such as a large graph, is not used again: it would have less left.
 _MOST_KEPT_BYTES = 768 * 1024**2
 
@@ -79,8 +85,29 @@ class SearchReply(msgspec.Struct):
 class SearchProcess:
     """Process that searches for candidates, one task at a time; the first one starts it."""
 
-    def __init__(self, *, memory_bytes: int = MEMORY_BYTES, seconds: float = SECONDS) -> None:
-        self._process = LimitedProcess(serve_candidate_searches, memory_bytes=memory_bytes, seconds=seconds)
+    def __init__(
+        self,
+        *,
+        memory_bytes: int = MEMORY_BYTES,
+        seconds: float = SECONDS,
+        is_long: bool = False,
+        waiting_factor: float = WAITING_FACTOR,
+    ) -> None:
+        """Set the limits.
+
+        Args:
+            memory_bytes: memory of a search.
+            seconds: time of a search.
+            is_long: whether the process is for one search that takes long: it gives way to other processes,
+                and has those seconds on a processor.
+            waiting_factor: times that a long search may take as long, because it waits.
+        """
+        self._process = LimitedProcess(
+            serve_long_candidate_search if is_long else serve_candidate_searches,
+            memory_bytes=memory_bytes,
+            seconds=waiting_factor * seconds if is_long else seconds,
+            processor_seconds=seconds if is_long else None,
+        )
         self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
 
     @property
@@ -116,6 +143,12 @@ def serve_candidate_searches(memory_bytes: int) -> None:
     serve_limited_process(_answer_search, memory_bytes)
 
 
+def serve_long_candidate_search(memory_bytes: int) -> None:
+    """Search slowly while others need the processors."""
+    os.nice(_NICENESS)
+    serve_candidate_searches(memory_bytes)
+
+
 def _answer_search(message: bytes) -> bytes:
     task = msgspec.json.decode(message, type=SearchTask)
     try:
@@ -128,9 +161,9 @@ def _answer_search(message: bytes) -> bytes:
         reply = SearchReply(is_unavailable=True)
     except MemoryError:
         raise
-    except (Exception, PanicException) as error:  # a defect of ours, or damaged files
+    except Exception as error:  # a defect of ours, or damaged files
         reply = SearchReply(error=f"{type(error).__name__}: {error}")
-    reply.peak_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    reply.peak_bytes = read_peak_memory()
     return msgspec.json.encode(reply)
 
 

@@ -1,4 +1,4 @@
-"""Searches for candidates beside the replays of a drain run: one at a time, in a limited process.
+"""Searches for candidates beside the replays of a replay drain run: one at a time, in a limited process.
 
 A recovery needs its candidates, a replay with an automatic anchor the best one. Each search is counted before
 it begins: what ended the run several times is set aside. One that takes long is stopped, and begun again in a
@@ -25,11 +25,11 @@ from recorder.replay_service.recovery_search.candidate_search_process import (
 from recorder.replay_service.recovery_search.recovery_work import (
     continue_recovery,
     fail_recovery,
-    lock_recovery,
 )
+from recorder.replay_service.requests.recoveries import lock_open_recovery
 from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays
-from recorder.replay_service.scheduling.drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.long_tasks import LongTasks
+from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
@@ -100,7 +100,7 @@ class CandidateSearches:
 
         Raises:
             LeaseLost: if another run took over.
-            Unavailable: if many wait for a store, or the database does not answer.
+            Unavailable: if many of several workspaces wait for a store, or the database does not answer.
         """
         has_long = bool(self._long)
         for row, reply in self._long.advance():
@@ -165,7 +165,7 @@ class CandidateSearches:
         except ValidationFailed as error:
             yield SearchReply(invalid=error.problems[0].message)
             return
-        process = SearchProcess()
+        process = SearchProcess(is_long=True)
         try:
             yield from process.search(task, patience_s=0)
         finally:
@@ -208,7 +208,7 @@ class CandidateSearches:
                 if current is not None:
                     current.searches = 0
                     db.add(current)
-            self._pauses.add_pause(row.id)
+            self._pauses.add_pause(row)
             return
         self._pauses.forget(row.id)
         if reply.error:
@@ -245,7 +245,9 @@ class CandidateSearches:
 def _lock_searched_row(db: DbSession, row: SearchedRow) -> SearchedRow | None:
     """Return the current row, locked; None if it was ended, steered or removed since."""
     return (
-        lock_recovery(db, row) if isinstance(row, RecoveryRow) else lock_open_replays(db, [row]).get(row.id)
+        lock_open_recovery(db, row)
+        if isinstance(row, RecoveryRow)
+        else lock_open_replays(db, [row]).get(row.id)
     )
 
 

@@ -12,7 +12,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder.errors import NotFound, Unavailable
-from recorder.memory.graph.inverted_index import Ints
+from recorder.memory.graph.arrays import Ints
 from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory.queries.passed_nodes import PassedNode, PassedNodes, find_passed_node
@@ -143,7 +143,7 @@ def _find_candidate_nodes(
         return []  # sealed while the graph was paused
     rules = read_outcome_detection_rules(db, session)
 
-    def read_successes(_: Ints) -> Mapping[int, Sequence[int]]:
+    def read_successes(_: Ints) -> Mapping[int, Ints]:
         return success_times
 
     success_times = read_recovery_tag_times(db, scope, columns, rules.success_tags)

@@ -1,46 +1,81 @@
-"""Work of a drain run on recoveries with candidates: one attempt after the other. Spec §4.6, contract §8.
+"""Work of a replay drain run on recoveries with candidates, one attempt at a time. Spec §4.6, contract §8.
 
 Up to three candidates are tried dry, each by a replay that the same run works on; for a live recovery the
 first that matches is then replayed live. Each step of a recovery is one transaction: a run that is killed
 leaves a recovery that the next run continues.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy import exists
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import col, select, update
 
 from recorder.errors import NotFound
 from recorder.models.recovery import RecoveryReason, RecoveryRow
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import find_session
-from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs, encrypt_inputs
-from recorder.replay_service.requests.recoveries import end_recovery
-from recorder.replay_service.requests.replay_rows import make_undeleted_replay_conditions
+from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
+from recorder.replay_service.requests.recoveries import end_recovery, lock_open_recovery
+from recorder.replay_service.requests.replay_and_recovery_rows import make_undeleted_session_conditions
 from recorder.replay_service.requests.replays import create_attempt_replay
-from recorder.replay_service.scheduling.open_tenants import OPEN_RECOVERIES, list_open_rows_by_tenant
+from recorder.replay_service.scheduling.waiting_rows_by_tenant import (
+    DUE_RECOVERIES,
+    list_waiting_rows_by_tenant,
+)
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
+from recorder.tenant import Tenant
 
 #: Candidates that are tried dry.
 MOST_ATTEMPTS = 3
 _AT_ONCE = 20
+#: Recoveries that a run makes due when it begins.
+_RELEASED_AT_ONCE = 1_000
 _NODE = ("node_id", "event_id", "t_ms", "frame_id")
 
 
 def list_due_recoveries(
-    db: DbSession, *, limit: int = _AT_ONCE, without: Sequence[str] = ()
+    db: DbSession,
+    *,
+    limit: int = _AT_ONCE,
+    without: Sequence[str] = (),
+    full: Collection[Tenant] = (),
 ) -> list[RecoveryRow]:
     """Return open recoveries without an open attempt, the oldest of each workspace first.
 
     Those of suspended workspaces wait.
+
+    Args:
+        db: database session.
+        limit: most recoveries.
+        without: ids of recoveries to leave out.
+        full: workspaces and modes to leave out.
     """
+    due = [col(RecoveryRow.id).not_in(without), *make_undeleted_session_conditions(RecoveryRow)]
+    return list_waiting_rows_by_tenant(db, DUE_RECOVERIES, due, limit=limit, full=full)
+
+
+def list_recoveries_without_attempt(db: DbSession) -> list[str]:
+    """Return ids of open recoveries whose attempt counts as under way and is not, the first ones."""
+    stuck = select(RecoveryRow.id).where(*_make_stuck_conditions()).order_by(col(RecoveryRow.id))
+    return list(db.exec(stuck.limit(_RELEASED_AT_ONCE)))
+
+
+def release_recoveries_without_attempt(db: DbSession, recovery_ids: Collection[str]) -> None:
+    """Make those of some open recoveries due whose attempt is not under way. Needs a write transaction.
+
+    It covers attempts whose end was stored while another transaction held their recovery, and failed later.
+    """
+    stuck = (col(RecoveryRow.id).in_(recovery_ids), *_make_stuck_conditions())
+    db.exec(update(RecoveryRow).where(*stuck).values(attempt_is_open=False))
+
+
+def _make_stuck_conditions() -> list[Any]:
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
-    due = [~attempt, col(RecoveryRow.id).not_in(without), *make_undeleted_replay_conditions(RecoveryRow)]
-    return list_open_rows_by_tenant(db, OPEN_RECOVERIES, due, limit=limit)
+    return [col(RecoveryRow.finished_at).is_(None), col(RecoveryRow.attempt_is_open), ~attempt]
 
 
 def continue_recovery(
@@ -65,7 +100,7 @@ def continue_recovery(
         LeaseLost: if another run took over.
     """
     with held.transaction(runtime.database) as db:
-        current = lock_recovery(db, row)
+        current = lock_open_recovery(db, row)
         if current is None:
             return None
         if current.candidates is None:
@@ -83,23 +118,18 @@ def fail_recovery(
         LeaseLost: if another run took over.
     """
     with held.transaction(runtime.database) as db:
-        current = lock_recovery(db, row)
+        current = lock_open_recovery(db, row)
         if current is not None:
             end_recovery(db, current, reason=reason)
     return current
-
-
-def lock_recovery(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
-    """Return the current row of a recovery, locked; None if it was ended or removed since."""
-    statement = select(RecoveryRow).where(RecoveryRow.id == row.id).with_for_update()
-    current = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
-    return None if current is None or current.finished_at is not None else current
 
 
 def _continue_recovery_attempts(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
     """Start the attempt that follows the last one, or end the recovery."""
     assert row.candidates is not None
     last = _read_last_recovery_attempt(db, row)
+    if last is not None and last.finished_at is None:
+        return
     if last is None and row.went_live:
         # The purge of its donor removed the live attempt, which may have changed something.
         end_recovery(db, row, reason="live_replay_ended")
@@ -161,11 +191,13 @@ def _start_recovery_attempt(
         policy=row.policy,
         request_id=row.request_id,
         input_names=row.input_names or [],
-        encrypt=lambda replay_id: encrypt_inputs(secret, replay_id, inputs),
+        secret=secret,
+        inputs=inputs,
     )
     if sandbox == "live":
         row.input_values = None
     row.replay_ids = [*row.replay_ids, replay.id]
+    row.attempt_is_open = True
     row.went_live = row.went_live or sandbox == "live"
     assert row.candidates is not None
     row.candidates = [

@@ -1,6 +1,6 @@
 """Process that computes replayability within limits: snapshots come from clients. Decision 0044.
 
-It is not the process of dry replays, so that a recording that takes long ends there no replay, and it leaves
+It is a process of its own: a recording that takes too long ends no dry replay, and its low priority leaves
 the processor to sealing and replays.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from recorder.errors import Unavailable
-from recorder.limited_process import LimitedProcess, ProcessEnded, serve_limited_process
+from recorder.limited_process import WAITING_FACTOR, LimitedProcess, ProcessEnded, serve_limited_process
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording_message
 from recorder.replays.dry_replay import compute_replayability
@@ -26,8 +26,6 @@ SECONDS = 15.0
 _NICENESS = 10
 #: Longer than nearly all sessions take.
 PATIENCE_S = 0.05
-#: A process that gives way to others may wait for a processor, beside the time that it uses.
-WAITING_FACTOR = 4.0
 
 
 class ReplayabilityTask(msgspec.Struct):

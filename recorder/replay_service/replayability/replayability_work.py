@@ -1,4 +1,4 @@
-"""Replayability of sealed sessions, which a drain run computes beside its replays. Spec §4.6, decision 0044.
+"""Replayability of sealed sessions, computed by a replay drain run. Spec §4.6, decision 0044.
 
 The row is the queue: a sealed session waits until `replayability_at` is set, which also means that sessions
 of earlier releases wait. Workspaces take turns by the time that they used. A turn takes the newest sessions
@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 
-from polars.exceptions import PanicException
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -35,12 +34,12 @@ from recorder.replay_service.replayability.replayability_queue import (
     store_queued_replayability,
 )
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
-from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
 from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
+from recorder.workspace_turns import WorkspaceTurns
 
 log = logging.getLogger("recorder.replays")
 
@@ -63,7 +62,7 @@ _SESSION_PAUSE_S, _TENANT_PAUSE_S = 600.0, 10.0
 
 
 class ReplayabilityWork:
-    """Work of one drain run, turn after turn."""
+    """Work of one replay drain run, turn after turn."""
 
     def __init__(
         self,
@@ -164,7 +163,7 @@ class ReplayabilityWork:
         except (Unavailable, OSError):
             yield Replayability(error=Unavailable("A store"))
             return
-        except (Exception, PanicException) as error:
+        except Exception as error:
             yield Replayability(error=ReplayNotComputed(repr(error)))
             return
         recording = recordings[row.id]
@@ -179,7 +178,7 @@ class ReplayabilityWork:
 
     def _choose_sessions(self, db: DbSession, now_s: float) -> tuple[Tenant | None, list[SessionRow]]:
         """Return the workspace and mode that used the least time, of those with sessions to compute now."""
-        waiting = [tenant for tenant, _ in list_replayability_queue_tenants(db)]
+        waiting = list_replayability_queue_tenants(db)
         self._turns.set_waiting(waiting)
         full = self._long.list_full_tenants()
         ready = [
@@ -268,7 +267,7 @@ class ReplayabilityWork:
         except (Unavailable, OSError):
             self._pause(rows[0])
             return {}
-        except (Exception, PanicException) as error:
+        except Exception as error:
             if len(rows) == 1:
                 self._count_failure(rows[0], error, values)
                 return {}
@@ -310,7 +309,7 @@ class ReplayabilityWork:
     def _count_failure(
         self,
         row: SessionRow,
-        error: BaseException,
+        error: Exception,
         values: dict[str, float | None],
         *,
         is_last: bool = False,

@@ -1,4 +1,4 @@
-"""Recoveries: create, find, list, cancel and end them; the row is the queue. Spec §4.6, contract §8."""
+"""Recoveries: create, cancel and end them; the row is the queue. Spec §4.6, contract §8."""
 
 from typing import Any
 
@@ -14,7 +14,10 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, R
 from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
 from recorder.replay_service.recordings.failed_sessions import find_session_failure
 from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
-from recorder.replay_service.requests.replay_rows import check_open_replay_limit, find_replay_row
+from recorder.replay_service.requests.replay_and_recovery_rows import (
+    check_open_row_limit,
+    find_replay_or_recovery,
+)
 from recorder.replay_service.requests.replay_wire_objects import make_wire_policy
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.request_checks import (
@@ -56,7 +59,7 @@ def create_recovery(
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
         named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
         point_t_ms = find_requested_place_time(db, runtime, other, ReplayPlace(**named))
-    check_open_replay_limit(db, RecoveryRow, tenant)
+    check_open_row_limit(db, RecoveryRow, tenant)
     recovery_id, now = new_timed_id("rcv")
     inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing
     row = RecoveryRow(
@@ -95,7 +98,7 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
         NotFound, InsufficientScope: if there is no such recovery, or the key may not cancel it.
         InvalidState: if it has ended.
     """
-    row = find_replay_row(db, RecoveryRow, caller.tenant, recovery_id, lock=True)
+    row = find_replay_or_recovery(db, RecoveryRow, caller.tenant, recovery_id, lock=True)
     require_replay_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="recovery must be started")
@@ -150,3 +153,10 @@ def _emit_recovery_event(db: DbSession, row: RecoveryRow) -> None:
             subject_id=row.id,
             data={"recovery": recovery_to_wire(row).model_dump(mode="json")},
         )
+
+
+def lock_open_recovery(db: DbSession, row: RecoveryRow) -> RecoveryRow | None:
+    """Return the current row of a recovery, locked; None if it was ended or removed since."""
+    statement = select(RecoveryRow).where(RecoveryRow.id == row.id).with_for_update()
+    current = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
+    return None if current is None or current.finished_at is not None else current

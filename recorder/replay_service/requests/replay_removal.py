@@ -9,9 +9,10 @@ from sqlmodel import col, delete, select
 
 from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
+from recorder.replay_service.requests.replays import release_recoveries_of_attempts
 
-#: Replays that one transaction removes.
-_AT_ONCE = 100
+# Replays that one transaction removes, with their steps and the deliveries of three events of each.
+_AT_ONCE = 10
 
 
 @dataclass(frozen=True)
@@ -20,11 +21,11 @@ class RemovedReplays:
 
     Attributes:
         ids: ids of the replays or recoveries.
-        recorded: for each recorded session the purged one that led to it.
+        recorded: for each recorded session those that led to it, a purged one first.
     """
 
     ids: list[str]
-    recorded: dict[str, str]
+    recorded: dict[str, list[str]]
 
 
 def remove_some_replays(db: DbSession, session_ids: Collection[str]) -> RemovedReplays:
@@ -57,8 +58,10 @@ def remove_some_replays(db: DbSession, session_ids: Collection[str]) -> RemovedR
     for row in replays:
         sources = (row.session_id, row.against_session_id, recovered_by.get(row.cause or ""))
         if row.result_session_id is not None:
-            recorded[row.result_session_id] = next(source for source in sources if source in purged)
+            known = [source for source in sources if source is not None]
+            recorded[row.result_session_id] = sorted(known, key=lambda source: source not in purged)
     ids = [row.id for row in replays]
     db.exec(delete(ReplayStepRow).where(col(ReplayStepRow.replay_id).in_(ids)))
     db.exec(delete(ReplayRow).where(col(ReplayRow.id).in_(ids)))
+    release_recoveries_of_attempts(db, *replays)
     return RemovedReplays(ids, recorded)

@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlmodel import Session as DbSession
 
+from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.models.replay import (
     DRY_POLICY,
     AnchorEvent,
@@ -13,6 +14,7 @@ from recorder.models.replay import (
     ReplayRow,
 )
 from recorder.request_context import continue_request_context
+from recorder.tenant import GraphScope
 from recorder.webhooks.outbox import add_outbox_events, describe_outbox_event
 
 _COLUMNS = {
@@ -31,6 +33,8 @@ _COLUMNS = {
     "started_at",
     "finished_at",
 }
+#: Members of a divergence that may be nodes of a graph.
+_SIDES = ("expected", "observed")
 
 
 def replay_to_wire(row: ReplayRow) -> Replay:
@@ -54,6 +58,21 @@ def replay_to_wire(row: ReplayRow) -> Replay:
             "awaiting": awaiting,
         }
     )
+
+
+def read_labelled_replay(db: DbSession, row: ReplayRow) -> Replay:
+    """Return the replay object with the labels that nodes have in the memory graph now."""
+    replay = replay_to_wire(row)
+    divergence = replay.divergence or {}
+    sides = {name: divergence[name] for name in _SIDES if divergence.get(name, {}).get("node_id")}
+    if sides:
+        columns = read_newest_columns(db, GraphScope(row.tenant, row.workflow))
+        labels = {node.node_id: node.label for node in columns.nodes}
+        named = {
+            name: {**side, "name": labels.get(side["node_id"], side["name"])} for name, side in sides.items()
+        }
+        replay.divergence = {**divergence, **named}
+    return replay
 
 
 def make_wire_policy(policy: dict[str, Any], sandbox: str, *, is_compared: bool = False) -> dict[str, Any]:

@@ -1,11 +1,11 @@
-"""Replays: create, find, list, cancel, decide and end them; the row is the queue. Spec §4.6, contract §8."""
+"""Replays: create, cancel, steer and end them; the row is the queue. Spec §4.6, contract §8."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import col, select, update
 
 from recorder import clock
 from recorder.access.keys import Caller
@@ -16,6 +16,7 @@ from recorder.errors import (
     ValidationFailed,
 )
 from recorder.ids import new_timed_id
+from recorder.models.recovery import RecoveryRow
 from recorder.models.replay import (
     ReplayCreate,
     ReplayDecision,
@@ -26,9 +27,12 @@ from recorder.models.replay import (
     ReplayStepRow,
 )
 from recorder.models.session import SessionRow
-from recorder.recording.stops import stop_session
+from recorder.recording.session_stops import stop_session
 from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
-from recorder.replay_service.requests.replay_rows import check_open_replay_limit, find_replay_row
+from recorder.replay_service.requests.replay_and_recovery_rows import (
+    check_open_row_limit,
+    find_replay_or_recovery,
+)
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.request_checks import (
     check_compared_replay_session,
@@ -41,7 +45,7 @@ from recorder.replay_service.requests.request_checks import (
 )
 from recorder.request_context import current_request_id
 from recorder.runtime import Runtime
-from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
+from recorder.storage.list_pages import FetchedPage, fetch_statement_page
 
 
 def check_replay_request(caller: Caller, body: ReplayCreate) -> None:
@@ -81,7 +85,8 @@ def create_attempt_replay(
     policy: dict[str, Any] | None,
     request_id: str | None,
     input_names: list[str],
-    encrypt: Callable[[str], bytes | None],
+    secret: bytes,
+    inputs: dict[str, str],
 ) -> ReplayRow:
     """Queue an attempt of a recovery. Needs a write transaction.
 
@@ -96,7 +101,8 @@ def create_attempt_replay(
         policy: the policy of the recovery; None for the default one.
         request_id: the POST that asked for the recovery.
         input_names: names of the inputs.
-        encrypt: returns their values, encrypted for the id of a replay.
+        secret: the deployment's, under which the inputs are encrypted.
+        inputs: values of the inputs; none for a dry attempt, which types nothing.
     """
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
@@ -117,7 +123,7 @@ def create_attempt_replay(
         },
         against_session_id=None if start is None else start["session_id"],
         input_names=input_names,
-        input_values=encrypt(replay_id),
+        input_values=encrypt_inputs(secret, replay_id, inputs),
         decisions={},
         cause=cause,
         attempt=attempt,
@@ -148,7 +154,7 @@ def create_replay(
     if body.sandbox == "live":
         check_replay_hosts(require_live_replay_hosts(db, tenant), body.policy, body.inputs)
     anchor_event = check_requested_replay_range(db, runtime, session, body)
-    check_open_replay_limit(db, ReplayRow, tenant)
+    check_open_row_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
     inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing
     row = ReplayRow(
@@ -169,7 +175,6 @@ def create_replay(
         anchor_event=anchor_event,
         against_session_id=None if other is None else other.id,
         input_names=sorted(body.inputs),
-        # A dry one types nothing.
         input_values=encrypt_inputs(runtime.settings.secret, replay_id, inputs),
         decisions={},
         request_id=current_request_id(),
@@ -193,9 +198,7 @@ def list_stored_replay_steps(
     if after is not None:
         statement = statement.where(col(ReplayStepRow.step) > after)
     statement = statement.order_by(col(ReplayStepRow.step))
-    page = fetch_list_page(
-        lambda count: stream_rows(db, statement.limit(count)), limit=limit, position_of=lambda step: step.step
-    )
+    page = fetch_statement_page(db, statement, limit=limit, position_of=lambda step: step.step)
     return page.convert(lambda step: ReplayStep.model_validate(step.model_dump(exclude={"replay_id"})))
 
 
@@ -206,7 +209,7 @@ def cancel_replay(db: DbSession, caller: Caller, replay_id: str, *, origin: Orig
         NotFound, InsufficientScope: if there is no such replay, or the key may not cancel it.
         InvalidState: if it has ended.
     """
-    row = find_replay_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
+    row = find_replay_or_recovery(db, ReplayRow, caller.tenant, replay_id, lock=True)
     require_replay_scope(caller, row.sandbox)
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="replay must be queued or running")
@@ -225,7 +228,7 @@ def store_replay_decision(
         NotFound, InsufficientScope: if there is no such replay, or the key may not steer it.
         InvalidState: if it awaits no decision, one on another step, or the time for it is over.
     """
-    row = find_replay_row(db, ReplayRow, caller.tenant, replay_id, lock=True)
+    row = find_replay_or_recovery(db, ReplayRow, caller.tenant, replay_id, lock=True)
     require_replay_scope(caller, row.sandbox)
     is_awaited = row.awaiting_step == body.step and row.awaiting_until is not None
     if not is_awaited or row.awaiting_until <= clock.now():  # type: ignore[operator]
@@ -259,7 +262,7 @@ def end_replay(db: DbSession, row: ReplayRow, status: str) -> None:
     """End a replay in a status, forget its inputs, stop its recording, and queue the event."""
     set_replay_ended(row, status)
     db.add(row)
-    queue_replay_events(db, row)
+    publish_ended_replays(db, row)
     if row.result_session_id is not None:
         with suppress(NotFound):  # deleted since
             stop_session(db, row.tenant, row.result_session_id)
@@ -269,6 +272,25 @@ def set_replay_ended(row: ReplayRow, status: str) -> None:
     """Set the columns of a replay that ended in a status, and forget its inputs."""
     row.status, row.finished_at = status, clock.now()
     row.input_values = row.awaiting_step = row.awaiting_until = None
+
+
+def publish_ended_replays(db: DbSession, *rows: ReplayRow) -> None:
+    """Queue the events of replays that ended, and make the recoveries due whose attempts they are."""
+    queue_replay_events(db, *rows)
+    release_recoveries_of_attempts(db, *rows)
+
+
+def release_recoveries_of_attempts(db: DbSession, *ended: ReplayRow) -> None:
+    """Make the recoveries due whose attempts ended or were removed. Needs a write transaction.
+
+    Recoveries are locked before their attempts, everywhere. One that another transaction holds is ended or
+    removed by it.
+    """
+    causes = [row.cause for row in ended if row.cause is not None]
+    if causes:
+        free = select(RecoveryRow.id).where(col(RecoveryRow.id).in_(causes)).with_for_update(skip_locked=True)
+        statement = update(RecoveryRow).where(col(RecoveryRow.id).in_(free)).values(attempt_is_open=False)
+        db.exec(statement, execution_options={"synchronize_session": False})
 
 
 def _describe_replay_place(position: ReplayPlace | None) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Checks of the sessions, places and hosts that a replay names. Spec §4.6, contract §8."""
+"""Checks of the sessions, positions and hosts that a replay names. Spec §4.6, contract §8."""
 
 import re
 from collections.abc import Mapping
@@ -218,7 +218,7 @@ def check_requested_replay_range(
     """Check anchor and until of a request; return the event with which the replay begins, if it is known.
 
     Raises:
-        NotFound: if the session lacks the tag, frame or event, or ends before it.
+        NotFound: if the session lacks the tag, frame or event, or an event on the asked side of it.
         ValidationFailed: if an automatic anchor is asked for and the session did not fail.
         InvalidRange: if the replay would end before it begins.
     """
@@ -226,10 +226,12 @@ def check_requested_replay_range(
     if body.anchor is not None and body.anchor.auto:
         # The best candidate is known once the replay runs.
         find_session_failure(db, session, None, pointer="/anchor/auto")
+        _require_event_before_until(db, runtime, session, until)
         return None
     anchor = None if body.anchor is None else find_requested_place_time(db, runtime, session, body.anchor)
-    if anchor is not None and until is not None and until < anchor:
+    if anchor is not None and until is not None and _is_until_before_anchor(body, until, anchor):
         raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
+    _require_event_before_until(db, runtime, session, until)
     if anchor is None:
         return None
     # Ids are longer than "": the page begins with the first event at that time.
@@ -241,6 +243,26 @@ def check_requested_replay_range(
     if body.anchor is not None and body.anchor.event_id is not None:
         return {"event_id": body.anchor.event_id, "t_ms": anchor}
     return {"event_id": first.id, "t_ms": first.t_ms}
+
+
+def _require_event_before_until(
+    db: DbSession, runtime: Runtime, session: SessionRow, until_ms: int | None
+) -> None:
+    """Check that a replay has an event to end with: the last one at or before `until`."""
+    if until_ms is None:
+        return
+    first = read_session_events_page(db, runtime.lake, session, after=None, limit=1).items
+    if not first or first[0].t_ms > until_ms:
+        raise NotFound("event", "The session has no event at or before this until; name a later one.")
+
+
+def _is_until_before_anchor(body: ReplayCreate, until_ms: int, anchor_ms: int) -> bool:
+    """Compare times, and of two events of one millisecond their ids."""
+    until_id = None if body.until is None else body.until.event_id
+    anchor_id = None if body.anchor is None else body.anchor.event_id
+    if until_id is None or anchor_id is None:
+        return until_ms < anchor_ms
+    return (until_ms, until_id) < (anchor_ms, anchor_id)
 
 
 def find_requested_place_time(

@@ -1,1 +1,1 @@
-"""Turns of workspaces in a drain run, and what takes long or waits in it. Design §3."""
+"""Turns of workspaces in a replay drain run, and what takes long or waits in it. Design §3."""

@@ -1,4 +1,4 @@
-"""Tasks of a drain run that take long, a few at once beside the work on all others. Decision 0049.
+"""Tasks of a replay drain run that take long, a few at once beside the work on all others. Decision 0049.
 
 Content of clients decides how long a replay takes. What is not done soon is stopped, and begun again here,
 in a process of its own: neither other workspaces nor other replays of the same one wait for it.
@@ -10,26 +10,18 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from recorder.replay_service.scheduling.workspace_turns import WorkspaceTurns
+from recorder.rotation import compute_workspace_share
 from recorder.tenant import Tenant
+from recorder.workspace_turns import TenantRow, WorkspaceTurns
 
 #: Tasks that wait, in all and of one workspace and mode. A workspace with so many gets no further task.
 _MOST_WAITING, _MOST_OF_TENANT = 1_000, 5
 
 
-class LongTaskRow(Protocol):
-    """Row that a task is about."""
-
-    id: str
-
-    @property
-    def tenant(self) -> Tenant:
-        """Workspace and mode of the row."""
-
-
-AnyRow = TypeVar("AnyRow", bound=LongTaskRow)
+#: A row that a task is about.
+AnyRow = TypeVar("AnyRow", bound=TenantRow)
 Outcome = TypeVar("Outcome")
 
 
@@ -46,7 +38,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
     def __init__(
         self, begin: Callable[[AnyRow], Generator[Outcome | None, None, None]], *, places: int
     ) -> None:
-        """Prepare a run.
+        """Begin without tasks.
 
         Args:
             begin: begins the task of a row; returns an iterator that yields None until there is an outcome,
@@ -106,7 +98,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
         begun = Counter(task.row.tenant for task in self._begun)
         waiting = {row.tenant for row in self._waiting.values()}
         self._turns.set_waiting(waiting | begun.keys())
-        most = max(1, self._places // 2)
+        most = compute_workspace_share(self._places)
         below = [tenant for tenant in sorted(waiting) if begun[tenant] < most]
         tenant = self._turns.find_next(below or sorted(waiting))
         return next(row for row in self._waiting.values() if row.tenant == tenant)

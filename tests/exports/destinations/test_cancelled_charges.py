@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from sqlmodel import select
 
-from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError
 from recorder.exports.executor import InProcess
@@ -16,13 +15,11 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.ids import new_id
 from recorder.models.export import ExportRow, ExportShardRow
-from recorder.models.workspace import UsageRow, WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
-from tests.support.databases import create_database
-from tests.support.export_runs import ask
+from tests.support.export_runs import ask, quota_of
 from tests.support.object_stores import EmulatedS3
-from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
+from tests.support.sealed_sessions import WORKSPACE, Recording, open_on_either_engine, seal
 
 FINISHED = 5
 
@@ -32,14 +29,7 @@ def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, s3: EmulatedS3, many_buckets: None
 ) -> Iterator[Runtime]:
     """A deployment on either engine that writes to S3, with small shards."""
-    chosen = s3.chosen()
-    if request.param == "postgresql":
-        chosen["database_url"] = create_database(request.getfixturevalue("postgres"))
-    made = make_runtime(tmp_path, **chosen)
-    with made.database.transaction(write=True) as db:
-        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", tier="default", created_at=START))
-    yield made
-    made.close()
+    yield from open_on_either_engine(request, tmp_path, tier="default", **s3.chosen())
 
 
 @dataclass
@@ -63,13 +53,6 @@ def cancel_as_route(runtime: Runtime, export_id: str) -> None:
     with runtime.database.transaction(write=True) as db:
         tenant, origin = Tenant(WORKSPACE, "live"), Origin.operator(WORKSPACE)
         cancel_tenant_export(db, runtime.settings, tenant, export_id, origin=origin)
-
-
-def quota_of(runtime: Runtime) -> tuple[int, int]:
-    """Rows that were exported, and rows that are reserved."""
-    with runtime.database.transaction(write=False) as db:
-        reserved = sum(db.exec(select(UsageRow.reserved_rows)))
-        return read_quota(db, Tenant(WORKSPACE, "live")).exported_rows, reserved
 
 
 def finished_rows(runtime: Runtime, row: ExportRow) -> int:

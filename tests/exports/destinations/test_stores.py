@@ -76,7 +76,7 @@ def test_a_file_reads_back_whole_and_in_parts(target: ExportLocation, tmp_path: 
     with destination.open("data/a=1/x") as file:
         assert (file.seek(-4, os.SEEK_END), file.read(2), file.tell(), file.read()) == (6, b"67", 8, b"89")
     assert destination.fetch("data/a=1/x", tmp_path).read_bytes() == b"0123456789"
-    assert list(destination.files()) == ["data/a=1/x"]
+    assert list(destination.list_destination_paths()) == ["data/a=1/x"]
 
 
 def test_an_empty_file_is_a_file(store: EmulatedStore, target: ExportLocation) -> None:
@@ -134,7 +134,7 @@ def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: E
     write(older, "data/b", b"bytes")
     with pytest.raises(KeyError):
         newer.copy("data/b", older, sha256="0" * 64)
-    assert list(newer.files()) == ["data/a"]
+    assert list(newer.list_destination_paths()) == ["data/a"]
 
 
 def test_a_bucket_that_does_not_exist_is_refused(target: ExportLocation) -> None:

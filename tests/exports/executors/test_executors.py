@@ -24,10 +24,10 @@ from recorder.exports.writers import RowsMissing, ShardRows, ShardTask, WrittenS
 from recorder.runtime import Runtime
 from recorder.setting_parsers import InvalidSetting
 from recorder.settings import Settings
-from tests.support.delivery_loop import wait_until
 from tests.support.executors import InAllFormats, Watched, elsewhere, write, written_by
 from tests.support.export_runs import ask, folder_of, hashes_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
+from tests.support.waiting import wait_for
 
 _WORKER = "exports.executor.pool_worker"
 
@@ -100,7 +100,7 @@ def test_the_next_task_is_read_while_one_is_written(
     one_by_one = divide_shard_tasks(elsewhere(tasks, tmp_path), 1_000)
     results = InProcess().run(one_by_one)
     first = next(results)
-    wait_until(lambda: len(read) == 2)
+    wait_for(lambda: len(read) == 2)
     assert (first.path, read) == (
         one_by_one[0].shards[0].path,
         [task.shards[0].path for task in one_by_one[:2]],

@@ -1,18 +1,24 @@
 """Backup while everything runs, and the restored copy. Contract §9."""
 
+import os
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from recorder import clock
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import DamagedBackup, NoBackup
+from recorder.governance.retention import ARCHIVED, run_retention
 from recorder.sealing import Sealer
 from tests.support.backups import Deployments, answers, files_below, problems, with_service
-from tests.support.completed_work import completed_export, patch, seal_all, sealed_session, stopped_session
-from tests.support.factories import Caller, event, frame
+from tests.support.completed_work import completed_export, patch, sealed_session, stopped_session
+from tests.support.factories import Caller, Service, event, frame
 from tests.support.http_walks import stopped_walk
+from tests.support.rewritten_exports import hide_for_purge
+from tests.support.sealing import seal_all
 
 
 def test_a_restored_copy_answers_as_the_deployment_did(deployments: Deployments, caller: Caller) -> None:
@@ -33,7 +39,7 @@ def test_a_restored_copy_answers_as_the_deployment_did(deployments: Deployments,
         # Recording and sealing go on where they were.
         assert copy.add_events(recording, event(3)).status_code == 202
         assert copy.post(f"/v1/sessions/{recording}/stop").status_code == 200
-        seal_all(copy)
+        seal_all(copy.service.runtime)
         assert copy.get(f"/v1/sessions/{recording}").json()["status"] == "sealed"
         assert copy.get(f"/v1/sessions/{recording}").json()["event_count"] == 3
         settings = service.runtime.settings
@@ -42,7 +48,7 @@ def test_a_restored_copy_answers_as_the_deployment_did(deployments: Deployments,
 
 def test_a_backup_under_load_is_of_one_moment(deployments: Deployments, caller: Caller) -> None:
     known = [stopped_walk(caller, states) for states in ("abc", "abd", "abc")]
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     stop, failures = threading.Event(), []
 
     def record() -> None:
@@ -94,7 +100,7 @@ def test_a_backup_under_load_is_of_one_moment(deployments: Deployments, caller: 
         for item in listed:
             events = copy.get(f"/v1/sessions/{item['id']}/events?limit=500").json()["data"]
             assert len(events) == item["event_count"] <= live[item["id"]]["event_count"]
-        seal_all(copy)
+        seal_all(copy.service.runtime)
         fresh = sealed_session(copy, workflow="load_1")
         assert copy.get(f"/v1/sessions/{fresh}").json()["status"] == "sealed"
         waiting = copy.get("/v1/sessions?status=stopped").json()["data"]
@@ -116,6 +122,65 @@ def test_unchanged_files_are_not_copied_again(deployments: Deployments, caller: 
     assert archive.list_ids() == [second.id, first.id]
     listed = {entry.key for entry in archive.read_listing(archive.read_manifest(second.id))}
     assert {entry.key for entry in archive.read_listing(archive.read_manifest(first.id))} - listed == set()
+
+
+def read_folder(service: Service, session_id: str) -> dict[str, bytes]:
+    """Return the objects of a session in the store of frames, by key."""
+    blobs = service.runtime.blobs
+    keys = [stored.key for stored in blobs.list_objects("frames/") if session_id in stored.key]
+    return {key: blobs.get(key) for key in keys}
+
+
+def test_archived_frames_are_backed_up(deployments: Deployments, caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": 1}})
+    session_id, runtime = sealed_session(caller), caller.service.runtime
+    before = answers(caller, session_id)
+    report = run_retention(runtime, "tests", at=clock.now() + timedelta(days=2))
+    assert report is not None and report.counts[caller.key.workspace_id, ARCHIVED] == 1
+    assert not read_folder(caller.service, session_id)
+    deployments.back_up()
+    with deployments.restored() as service:
+        restored = answers(with_service(caller, service), session_id)
+    images = [path for path in before if path.endswith("/image")]
+    assert images and [restored[path] for path in images] == [before[path] for path in images]
+
+
+def test_large_and_replaced_files_are_restored_byte_by_byte(deployments: Deployments, caller: Caller) -> None:
+    session_id, blobs = caller.make_session(), caller.service.runtime.blobs
+    folder = f"frames/{caller.key.workspace_id}/{session_id}/"
+    blobs.put(f"{folder}frm_large.pack", os.urandom(40_000_000))
+    blobs.put(f"{folder}frm_same_size.pack", b"first")
+    deployments.back_up()
+    time.sleep(0.01)
+    blobs.put(f"{folder}frm_same_size.pack", b"again")
+    for part in Path(deployments.to, "parts").rglob("*"):
+        if part.is_file() and part.stat().st_size == 16 * 1024 * 1024:
+            part.unlink()  # a later backup stores what is missing
+    deployments.back_up()
+    before = read_folder(caller.service, session_id)
+    with deployments.restored() as service:
+        assert read_folder(service, session_id) == before
+
+
+def test_all_of_many_objects_are_restored(deployments: Deployments, caller: Caller) -> None:
+    session_id, settings = caller.make_session(), caller.service.runtime.settings
+    folder = Path(settings.blob_url, "frames", caller.key.workspace_id, session_id)
+    folder.mkdir(parents=True)
+    for number in range(2_001):
+        (folder / f"frm_{number}.pack").write_bytes(b"the same part")
+    deployments.back_up()
+    with deployments.restored() as service:
+        assert len(read_folder(service, session_id)) == 2_001
+
+
+def test_a_session_whose_purge_has_begun_is_left_out(deployments: Deployments, caller: Caller) -> None:
+    session_id, kept = sealed_session(caller), sealed_session(caller)
+    hide_for_purge(caller.service.runtime, session_id)
+    assert read_folder(caller.service, session_id)
+    deployments.back_up()
+    archive = BackupStore(deployments.to)
+    keys = [entry.key for entry in archive.read_listing(archive.read_manifest())]
+    assert any(kept in key for key in keys) and not any(session_id in key for key in keys)
 
 
 def test_a_backup_holds_no_secret_and_keeps_the_region(deployments: Deployments, caller: Caller) -> None:

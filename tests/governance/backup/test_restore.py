@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import polars as pl
 import pytest
 from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
@@ -23,7 +24,7 @@ from recorder.governance.backup.errors import (
     OtherDeployment,
     WrongSecret,
 )
-from recorder.governance.holds import add_hold
+from recorder.governance.holds import add_hold, remove_hold
 from recorder.models.event import EventBatchRow
 from recorder.models.operations import SealPortionRow, SweepRow
 from recorder.models.session import SessionRow
@@ -34,10 +35,12 @@ from recorder.storage.deployment import WrongRegion
 from recorder.storage.leases import hold_lease
 from tests.governance.test_erasure import STAFF, erase
 from tests.support.backups import Deployments, answers, problems, serving, with_service
-from tests.support.completed_work import patch, seal_all, sealed_session, stopped_session
+from tests.support.completed_work import patch, sealed_session, stopped_session
 from tests.support.factories import Caller
 from tests.support.masking import set_masking
 from tests.support.purges import count_hits, new_word, recorded_canary
+from tests.support.recorded_sessions import copy_session
+from tests.support.sealing import seal_all
 
 
 def export_audit(deployments: Deployments, *callers: Caller) -> Path:
@@ -71,6 +74,40 @@ def test_an_erasure_after_the_backup_holds_in_the_copy(deployments: Deployments,
         assert actions[-1] != "privacy.request" and "workspace.restore" in actions
         settings = service.runtime.settings
     assert problems(settings) == []
+
+
+def test_no_log_of_the_copys_lake_names_an_erased_session(deployments: Deployments, caller: Caller) -> None:
+    canary, other = recorded_canary(caller), recorded_canary(caller)
+    deployments.back_up()
+    erase(caller, canary.word)
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        folder = Path(service.runtime.lake.url)
+        logs = [path for path in folder.rglob("_delta_log/*") if path.is_file()]
+        content = {path: b" ".join(read_log_texts(path)) for path in logs}
+    assert any(other.session_id.encode() in text for text in content.values())
+    assert [path for path, text in content.items() if canary.session_id.encode() in text] == []
+
+
+def read_log_texts(path: Path) -> list[bytes]:
+    """The bytes of a file of a log, and its rows where they are packed."""
+    rows = pl.read_parquet(path).rows() if path.suffix == ".parquet" else []
+    return [path.read_bytes(), repr(rows).encode()]
+
+
+def test_a_session_of_a_host_whose_clock_was_ahead_is_erased_in_the_copy(
+    deployments: Deployments, caller: Caller
+) -> None:
+    word = new_word()
+    ahead = caller.make_session(actor={"id": word, "kind": "human"})
+    with deployments.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(SessionRow, ahead)
+        row.created_at += timedelta(minutes=10)
+        db.add(row)
+    deployments.back_up()
+    assert erase(caller, word)["counts"]["sessions"] == 1
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        assert with_service(caller, service).get(f"/v1/sessions/{ahead}").status_code == 404
+        assert count_hits(service.runtime, word) == 0
 
 
 def test_a_masked_subject_is_erased_in_the_copy(deployments: Deployments, caller: Caller) -> None:
@@ -119,6 +156,19 @@ def test_two_erasures_of_one_subject_are_repeated_in_the_copy(
             assert copy.get(f"/v1/privacy/erasure/{erasure['id']}").json()["status"] == "completed"
 
 
+def test_a_person_is_found_among_many_sessions_of_the_copy(deployments: Deployments, caller: Caller) -> None:
+    actor = {"id": new_word(), "kind": "human"}
+    copy_session(caller.service.runtime, caller.make_session(), 1_000)
+    session_id = caller.make_session(actor=actor)
+    other = caller.service.make_caller()
+    kept_id = other.make_session(actor=actor)
+    deployments.back_up()
+    caller.post("/v1/privacy/erasure", {"subject": actor["id"], "scope": "all"})
+    with deployments.restored(audit=export_audit(deployments, caller)) as service:
+        assert with_service(caller, service).get(f"/v1/sessions/{session_id}").status_code == 404
+        assert with_service(other, service).get(f"/v1/sessions/{kept_id}").status_code == 200
+
+
 def test_a_test_key_erases_test_data_alone_in_the_copy(deployments: Deployments, caller: Caller) -> None:
     tester = caller.service.make_caller(mode="test", workspace_id=caller.key.workspace_id)
     actor = {"id": new_word(), "kind": "human"}
@@ -133,19 +183,21 @@ def test_a_test_key_erases_test_data_alone_in_the_copy(deployments: Deployments,
 def test_deletes_holds_and_revoked_keys_after_the_backup_hold(
     deployments: Deployments, caller: Caller
 ) -> None:
-    soft, hard, held, kept = (stopped_session(caller) for _ in range(4))
-    seal_all(caller)
+    soft, hard, held, kept, freed = (stopped_session(caller) for _ in range(5))
+    seal_all(caller.service.runtime)
     runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
     with runtime.database.transaction(write=True) as db:
         key = create_key(
             db, workspace_id, label="old", scope="read", mode="live", secret=runtime.settings.secret
         )
+        add_hold(db, Origin.operator(workspace_id), kind="session", value=freed)
     deployments.back_up()
     assert caller.delete(f"/v1/sessions/{soft}").status_code == 204
     assert caller.delete(f"/v1/sessions/{hard}?hard=true").status_code == 204
     assert caller.delete(f"/v1/keys/{key.key_id}").status_code == 204
     with runtime.database.transaction(write=True) as db:
         add_hold(db, Origin.operator(workspace_id), kind="session", value=held)
+        remove_hold(db, Origin.operator(workspace_id), kind="session", value=freed)
     wanted, report = deployments.restore(audit=export_audit(deployments, caller))
     assert (report.changes.deleted_sessions, report.changes.revoked_keys) == (2, 1)
     assert report.changes.open_purges == 0
@@ -155,6 +207,7 @@ def test_deletes_holds_and_revoked_keys_after_the_backup_hold(
         for session_id, status in ((soft, 404), (hard, 404), (held, 200), (kept, 200)):
             assert copy.get(f"/v1/sessions/{session_id}").status_code == status
         assert copy.delete(f"/v1/sessions/{held}?hard=true").status_code == 409
+        assert copy.delete(f"/v1/sessions/{freed}?hard=true").status_code == 204
         assert Caller(service, key).get("/v1/sessions").status_code == 401
         assert not list(service.runtime.blobs.keys(f"frames/{workspace_id}/{hard}"))
 
@@ -177,6 +230,21 @@ def test_sessions_that_are_purged_during_a_backup_are_not_restored(
     assert problems(settings) == []
 
 
+def test_a_person_who_is_erased_during_a_backup_is_not_restored(
+    deployments: Deployments, caller: Caller
+) -> None:
+    canary = recorded_canary(caller)
+
+    def erase_person(step: str) -> None:
+        if step == "objects":
+            assert erase(caller, canary.word)["counts"]["sessions"] == 1
+
+    deployments.back_up(on_step=erase_person)
+    with deployments.restored() as service:
+        assert with_service(caller, service).get(f"/v1/sessions/{canary.session_id}").status_code == 404
+        assert count_hits(service.runtime, canary.word) == 0
+
+
 def refused(deployments: Deployments, error: type[Exception], **options: Any) -> None:
     """Check that a restore is refused, with nothing written."""
     before = {path.name for path in deployments.folder.iterdir()}
@@ -188,7 +256,7 @@ def refused(deployments: Deployments, error: type[Exception], **options: Any) ->
 def test_work_under_way_at_the_backup_is_free_in_the_copy(deployments: Deployments, caller: Caller) -> None:
     session_id = caller.make_session()
     with deployments.service.runtime.database.transaction(write=True) as db:
-        assert hold_lease(db, "tests", "a run of the deployment", ttl_ms=3_600_000) is not None
+        assert hold_lease(db, "tests", "a run of the deployment", ttl_ms=300_000) is not None
         db.add(SealPortionRow(session_id=session_id, n=0, date="2026-01-01", state=b""))
     deployments.back_up()
     with deployments.restored() as service, service.runtime.database.transaction(write=True) as db:

@@ -179,7 +179,7 @@ def visit(browser: Browser, url: str) -> dict[str, Any]:
         assert sent == {"sent": True}
     browser.call("pause", ms=int(SETTLE_S * 1_000))
     after = browser.call("read")
-    browser.call("follow_popup", is_expected=False)
+    browser.call("switch_to_popup", is_expected=False)
     return after
 
 

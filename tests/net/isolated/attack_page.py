@@ -22,11 +22,11 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
-from pipelines.exports import PARTITIONS
+from pipelines.dataset_partitions import PARTITIONS
 from recorder.access.dagster_login import LoginLinks
 from recorder.settings import Settings, extend_program_environment
 from recorder.supervisor import Service, run_service
-from recorder.supervisor.child_commands import choose_child_port, environment
+from recorder.supervisor.child_commands import choose_child_port, make_service_child_environment
 from tests.support.browser import Page, chromium
 
 ROOT = Path(__file__).parents[3]
@@ -190,7 +190,7 @@ def bare_webserver(settings: Settings) -> Iterator[str]:
     port = choose_child_port("127.0.0.1", 0, option="--port")
     workspace = settings.data_dir / "dagster" / "workspace.yaml"
     arguments = ["-m", "dagster_webserver", "--port", str(port), "--workspace", str(workspace)]
-    variables = extend_program_environment(environment(settings, ROOT))
+    variables = extend_program_environment(make_service_child_environment(settings, ROOT))
     with (settings.data_dir / "bare.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, *arguments], env=variables, stdout=log, stderr=log)
     try:

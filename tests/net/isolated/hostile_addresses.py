@@ -6,7 +6,7 @@ import pytest
 
 from recorder.errors import InvalidUrl, UrlNotAllowed
 from recorder.net.addresses import AllowList
-from recorder.net.client import OutboundClient
+from recorder.net.outbound_client import OutboundClient
 from recorder.net.outbound_guard import AddressGuard
 from tests.support.isolated_calls import PUBLIC, Dialer, Resolver, call
 

@@ -14,8 +14,8 @@ import pytest
 
 from recorder.errors import UrlNotAllowed
 from recorder.net.addresses import AllowList
-from recorder.net.client import OutboundClient, OutboundExchange
 from recorder.net.deployment_addresses import OwnAddresses, list_own_endpoints, listening_ports
+from recorder.net.outbound_client import OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 from recorder.settings import Settings
 from tests.support.isolated_calls import TRUST, Dialer, Resolver, answering, serving

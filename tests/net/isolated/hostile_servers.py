@@ -8,7 +8,7 @@ import time
 import pytest
 
 from recorder.net.addresses import AllowList
-from recorder.net.client import BODY_BYTES, TOTAL_S, OutboundClient, OutboundExchange
+from recorder.net.outbound_client import BODY_BYTES, TOTAL_S, OutboundClient, OutboundExchange
 from recorder.net.outbound_guard import AddressGuard
 from tests.support.certificates import server_context, trusting_context
 from tests.support.isolated_calls import (

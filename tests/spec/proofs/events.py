@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
-from recorder.net.client import OutboundClient
+from recorder.net.outbound_client import OutboundClient
 from recorder.tenant import GraphScope, Tenant
 from tests.support.completed_work import (
     LONG_AGO,

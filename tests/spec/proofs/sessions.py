@@ -5,7 +5,6 @@ from tests.support.completed_work import (
     LONG_AGO,
     patch,
     paths_of,
-    seal_all,
     sealed_session,
     shown_graph,
     shown_paths,
@@ -16,6 +15,7 @@ from tests.support.completed_work import (
 )
 from tests.support.factories import Caller, assert_problem, event
 from tests.support.http_walks import ask, shown_points, shown_walks
+from tests.support.sealing import seal_all
 from tests.support.specification_checks import Rows
 
 ROWS = Rows()
@@ -196,7 +196,7 @@ def check_memory_graph_false(caller: Caller) -> None:
     before = counted(caller)
     patch(caller, "/v1/workflows/checkout", {"memory_graph": False})
     session_id = stopped_session(caller, event(1, url="https://shop.example/never-seen"))
-    seal_all(caller)
+    seal_all(caller.service.runtime)
     assert counted(caller) == before
     assert caller.get(f"/v1/sessions/{session_id}").json()["status"] == "sealed"
     assert len(caller.get(f"/v1/sessions/{session_id}/events").json()["data"]) == 1
@@ -207,5 +207,5 @@ def check_memory_graph_true_again(caller: Caller) -> None:
     for value in (False, True):
         patch(caller, "/v1/workflows/checkout", {"memory_graph": value})
         stopped_session(caller)
-        seal_all(caller)
+        seal_all(caller.service.runtime)
     assert counted(caller) == 1

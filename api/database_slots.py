@@ -1,0 +1,79 @@
+"""Slots of database transactions, shared fairly between the workspaces of one process."""
+
+import asyncio
+from collections import Counter, OrderedDict, deque
+
+#: On SQLite writers wait for each other in worker threads (40 in all), and the one that may write needs one
+#: more thread to continue.
+_SLOTS = 20
+#: A workspace takes more than its share only while so many slots stay free, so that a request of another one
+#: need not wait for the first of its transactions to end.
+_SPARE = 5
+
+
+class DatabaseSlots:
+    """Counts of running transactions by owner, and the requests that wait; used from one event loop.
+
+    An owner has at most half of the slots, or more while a quarter stays free. Owners that wait take turns.
+    """
+
+    def __init__(self, *, slots: int = _SLOTS, spare: int = _SPARE) -> None:
+        """Create them, all free.
+
+        Args:
+            slots: most transactions at once.
+            spare: slots that stay free when an owner takes more than half.
+        """
+        self._share, self._spare = slots // 2, spare
+        self._free = slots
+        self._held: Counter[str] = Counter()
+        #: Owners in the order of their turns, each with its requests in the order of their arrival.
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+
+    def count_waiting(self) -> int:
+        """Return the number of requests that wait."""
+        return sum(map(len, self._waiting.values()))
+
+    async def acquire(self, owner: str) -> None:
+        """Wait for a slot; the caller must give it back by `release`."""
+        if self._may_begin_transaction(owner):
+            self._take(owner)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(owner, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was given a slot before it was cancelled
+                self.release(owner)
+            elif turn in self._waiting.get(owner, ()):
+                self._pop(owner, turn)
+            raise
+
+    def release(self, owner: str) -> None:
+        """Give a slot back; owners that wait for one go on in turn."""
+        self._free += 1
+        self._held[owner] -= 1
+        if not self._held[owner]:
+            del self._held[owner]
+        while (following := next(filter(self._may_begin_transaction, self._waiting), None)) is not None:
+            turn = self._waiting[following][0]
+            self._pop(following, turn)
+            if not turn.cancelled():
+                self._take(following)
+                turn.set_result(None)
+                if following in self._waiting:
+                    self._waiting.move_to_end(following)
+
+    def _may_begin_transaction(self, owner: str) -> bool:
+        return self._free > (0 if self._held[owner] < self._share else self._spare)
+
+    def _take(self, owner: str) -> None:
+        self._free -= 1
+        self._held[owner] += 1
+
+    def _pop(self, owner: str, turn: "asyncio.Future[None]") -> None:
+        turns = self._waiting[owner]
+        turns.remove(turn)
+        if not turns:
+            del self._waiting[owner]

@@ -1,0 +1,130 @@
+"""Places of runs that write one export each: their number, the workspaces that have them, and the next ones.
+
+While several workspaces wait, each has at most half of the places. A run beyond this share is requested only
+for a place that is free, or by a workspace without others; Dagster's queue starts the other runs before it.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import dagster as dg
+
+from pipelines.dagster_runs import QUEUE_TAG, fail_lost_dagster_run, list_unfinished_dagster_runs
+from pipelines.dataset_checks import EXPORT_TAG
+from recorder.exports.runner.export_lease import read_export_states
+from recorder.models.export import ExportRow
+from recorder.rotation import compute_workspace_share
+from recorder.storage.database import Database
+
+#: Value of `QUEUE_TAG` of these runs.
+EXPORT_QUEUE = "datasets"
+#: Dagster's queue sorts by this tag; a run without it has 0.
+PRIORITY_TAG = "dagster/priority"
+SPARE_PRIORITY = "-1"
+_BEGAN = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
+#: Where Dagster's queue has no limit for these runs; `dagster_home/dagster.yaml` has the same.
+_PLACES = 2
+
+
+@dataclass
+class ExportPlaces:
+    """Places of Dagster's queue for these runs, and the runs that have one or wait for one."""
+
+    places: int
+    #: Unfinished runs by workspace; those of None are of unknown ones.
+    runs: Counter[str | None] = field(default_factory=Counter)
+    #: Those of them that are beyond the share of their workspace and wait in Dagster's queue.
+    waiting_spares: Counter[str | None] = field(default_factory=Counter)
+
+    @property
+    def places_per_workspace(self) -> int:
+        """Most runs of a workspace while others wait."""
+        return compute_workspace_share(self.places)
+
+    def has_share_left(self, workspace_id: str) -> bool:
+        """Return whether a workspace has fewer runs than its share."""
+        return self.runs[workspace_id] - self.waiting_spares[workspace_id] < self.places_per_workspace
+
+    def has_spare_place(self, workspace_id: str) -> bool:
+        """Return whether a place is free beyond the shares.
+
+        A workspace without others may also have one run that waits, so that no place is free between two.
+        """
+        is_alone = self.runs.total() == self.runs[workspace_id]
+        return self.runs.total() < self.places + is_alone
+
+    def take(self, workspace_id: str, *, is_spare: bool) -> None:
+        """Count one more run of a workspace."""
+        self.runs[workspace_id] += 1
+        self.waiting_spares[workspace_id] += is_spare
+
+
+@dataclass(frozen=True)
+class ChosenExport:
+    """An export that gets a run now."""
+
+    row: ExportRow
+    #: Whether the run is beyond the share of its workspace.
+    is_spare: bool
+
+
+def choose_exports_to_start(
+    places: ExportPlaces, rows: Sequence[ExportRow], *, limit: int
+) -> list[ChosenExport]:
+    """Return the exports that get a run now, and count their runs.
+
+    Args:
+        places: the places and the runs that have them.
+        rows: exports that may start, workspaces in turn.
+        limit: most exports to return.
+    """
+    chosen: dict[str, ChosenExport] = {}
+    for is_spare in (False, True):
+        for row in rows:
+            has_place = places.has_spare_place if is_spare else places.has_share_left
+            if len(chosen) < limit and row.id not in chosen and has_place(row.workspace_id):
+                places.take(row.workspace_id, is_spare=is_spare)
+                chosen[row.id] = ChosenExport(row, is_spare)
+    return list(chosen.values())
+
+
+def read_export_places(instance: dg.DagsterInstance, database: Database) -> ExportPlaces:
+    """Read the places and the unfinished runs; mark runs as failed whose processes are gone.
+
+    A waiting run beyond the share gets the priority of others once its workspace has share left.
+    """
+    records = list_unfinished_dagster_runs(instance, tags={QUEUE_TAG: EXPORT_QUEUE})
+    export_ids = {record.dagster_run.tags.get(EXPORT_TAG, "") for record in records}
+    with database.transaction(write=False) as db:
+        states = read_export_states(db, export_ids)
+    places = ExportPlaces(_count_export_places(instance))
+    spares: list[tuple[str, str]] = []
+    for record in records:
+        run = record.dagster_run
+        state = states.get(run.tags.get(EXPORT_TAG, ""))
+        if state is None:
+            places.runs[None] += 1
+        elif run.status in _BEGAN and state.needs_run and fail_lost_dagster_run(instance, record):
+            # It would keep its place until somebody ended it in Dagster's pages.
+            continue
+        else:
+            is_spare = (
+                run.status == dg.DagsterRunStatus.QUEUED and run.tags.get(PRIORITY_TAG) == SPARE_PRIORITY
+            )
+            places.take(state.workspace_id, is_spare=is_spare)
+            spares += [(run.run_id, state.workspace_id)] if is_spare else []
+    for run_id, workspace_id in reversed(spares):  # the oldest first
+        if places.has_share_left(workspace_id):
+            instance.add_run_tags(run_id, {PRIORITY_TAG: "0"})
+            places.waiting_spares[workspace_id] -= 1
+    return places
+
+
+def _count_export_places(instance: dg.DagsterInstance) -> int:
+    """Return how many of these runs Dagster's queue starts side by side."""
+    queue = instance.get_concurrency_config().run_queue_config
+    for limit in queue.tag_concurrency_limits if queue is not None else ():
+        if (limit["key"], limit.get("value")) == (QUEUE_TAG, EXPORT_QUEUE):
+            return int(limit["limit"])
+    return _PLACES

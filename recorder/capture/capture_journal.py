@@ -1,0 +1,142 @@
+"""CaptureJournal of a capture: events in their order, each with the signals of what it caused.
+
+The last step is held until the next one begins, since its effects are seen only afterwards.
+"""
+
+import re
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+from urllib.parse import unquote_plus, urlsplit, urlunsplit
+
+from recorder import limits
+
+_SECRET_PARAMETER = re.compile(
+    r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;]*=)[^&;]*",
+    re.IGNORECASE,
+)
+_MAX_SIGNALS = 20
+_MAX_SECRET_NAMES = 100
+#: Requests this long after a step are no longer counted as its effect.
+_REQUEST_MS = 2_000
+_CLOCK_SLACK_MS = 60_000
+
+
+class CaptureJournal:
+    """Events of all pages of one capture."""
+
+    def __init__(self, add_event: Callable[[dict[str, Any]], None]) -> None:
+        self._add_event = add_event
+        self._began = time.monotonic()
+        self._began_ms = time.time() * 1000
+        #: The last step, and the effects of it that are events themselves.
+        self._held: list[dict[str, Any]] = []
+        self._last_ms = 0
+        #: Names of secret fields: a form may send them as parameters of an address.
+        self._secret_names: set[str] = set()
+
+    @property
+    def now_ms(self) -> int:
+        """Milliseconds since the capture began."""
+        return int((time.monotonic() - self._began) * 1000)
+
+    def convert_time(self, time_ms: int) -> int:
+        """Return a time of the browser's clock in milliseconds since the capture began.
+
+        A browser on another machine may have another clock; then it is the present time.
+        """
+        t_ms = int(time_ms - self._began_ms)
+        now_ms = self.now_ms
+        return max(0, t_ms) if now_ms - _CLOCK_SLACK_MS <= t_ms <= now_ms else now_ms
+
+    def add_step(self, event: dict[str, Any]) -> None:
+        """Record a step; the one before it is complete with this."""
+        self.send_held_step()
+        event["t_ms"] = self._last_ms = min(limits.T_MS_MAX, max(self._last_ms, event["t_ms"]))
+        self._held = [event]
+
+    def join_double_click(self, event: dict[str, Any]) -> bool:
+        """Make the held step a double click if it is the first click of this one; return whether it was."""
+        held = self._held[0] if len(self._held) == 1 else None
+        if held is None or held["type"] != "click" or held.get("target") != event.get("target"):
+            return False
+        held["type"] = "dblclick"
+        return True
+
+    def add_effect(self, event: dict[str, Any], signal: dict[str, Any] | None) -> None:
+        """Record an event that the held step caused and announces by a signal.
+
+        Args:
+            event: the event; without a signal, or with no step to announce it, it is a step itself.
+            signal: of the step that caused it.
+        """
+        if signal is None or not self._held:
+            self.add_step(event)
+            return
+        self.add_signal(signal)
+        event["t_ms"] = self._last_ms = max(self._last_ms, event["t_ms"])
+        self._held.append(event)
+
+    def add_signal(self, signal: dict[str, Any]) -> None:
+        """Add what the held step caused to its signals."""
+        if not self._held:
+            return
+        signals = self._held[0].setdefault("signals", [])
+        if len(signals) < _MAX_SIGNALS:
+            signals.append(signal)
+
+    def add_request(self, method: str, url: str) -> None:
+        """Add a request by which the held step may have changed something."""
+        if self._held and self.now_ms - self._held[0]["t_ms"] <= _REQUEST_MS and not self.is_sign_in:
+            self.add_signal({"type": "request", "method": method, "url": url})
+
+    @property
+    def is_sign_in(self) -> bool:
+        """True if the held step sends a form with one password: it signs in, and changes nothing."""
+        return bool(self._held and self._held[0].get("data", {}).get("signs_in"))
+
+    def add_secret_name(self, name: str) -> None:
+        """Remove the values of parameters of this name from addresses from now on."""
+        if len(self._secret_names) < _MAX_SECRET_NAMES:
+            self._secret_names.add(name)
+
+    def redact(self, url: str) -> str:
+        """Return an address without secrets."""
+        return redact_journal_url(url, self._secret_names)
+
+    def name_page(self, url: str, title: str) -> None:
+        """Add the title to navigations to this address that have none yet."""
+        for event in self._held:
+            if event["type"] == "navigate" and event.get("url") == url:
+                event.setdefault("title", title)
+
+    def send_held_step(self) -> None:
+        """Send the held step with its effects."""
+        held, self._held = self._held, []
+        for event in held:
+            self._add_event(event)
+
+
+def redact_journal_url(url: str, names: Collection[str] = ()) -> str:
+    """Return an address without credentials and without the values of parameters named like secrets.
+
+    Args:
+        url: any address.
+        names: further names of parameters.
+    """
+    try:
+        parts = urlsplit(url[:2_000])
+    except ValueError:
+        return ""
+    if parts.scheme == "data":
+        return "data:"
+    netloc = parts.netloc.rpartition("@")[2]
+    query = _SECRET_PARAMETER.sub(r"\1•••", parts.query)
+    fragment = _SECRET_PARAMETER.sub(r"\1•••", parts.fragment)
+    if names and query:
+        given = (part.partition("=") for part in query.split("&"))
+        query = "&".join(
+            f"{name}=•••" if unquote_plus(name) in names else f"{name}{sign}{value}"
+            for name, sign, value in given
+        )
+    return urlunsplit((parts.scheme, netloc, parts.path, query, fragment))

@@ -1,0 +1,213 @@
+"""Places of runs that write one export each: a workspace with many exports keeps no other one waiting."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.events import DagsterEvent, DagsterEventType
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
+
+from pipelines import export_queue
+from pipelines.dataset_checks import EXPORT_TAG
+from pipelines.export_places import (
+    PRIORITY_TAG,
+    SPARE_PRIORITY,
+    ExportPlaces,
+    choose_exports_to_start,
+    read_export_places,
+)
+from recorder import clock
+from recorder.errors import Unavailable
+from recorder.exports.runner.export_lease import claim_export
+from recorder.models.export import ExportRow
+from tests.support.dagster_deployment import Deployment, another_workspace
+
+HOME = Path(__file__).parents[2] / "dagster_home"
+QUEUED, STARTED = dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.STARTED
+SPARE = {PRIORITY_TAG: SPARE_PRIORITY}
+
+
+@pytest.fixture
+def other(deployment: Deployment) -> Deployment:
+    """A second workspace of the deployment."""
+    return another_workspace(deployment, "other")
+
+
+@pytest.fixture
+def real_queue(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dg.DagsterInstance]:
+    """The instance of `dagster_home/dagster.yaml`, as the one of the deployment."""
+    monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
+    with dg.DagsterInstance.from_config(str(HOME)) as instance:
+        deployment.instance = instance
+        yield instance
+
+
+def start(deployment: Deployment, row: ExportRow, **tags: str) -> dg.DagsterRun:
+    """A run that works on an export."""
+    run = deployment.add_run(row, STARTED, tags)
+    with deployment.runtime.database.transaction(write=True) as db:
+        claim_export(deployment.runtime.database, db, row.id, owner=run.run_id)
+    return run
+
+
+def end(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+    """End a run."""
+    event = DagsterEvent(DagsterEventType.RUN_SUCCESS.value, run.job_name)
+    instance.report_dagster_event(event, run.run_id)
+
+
+def next_of_queue(instance: dg.DagsterInstance) -> list[str]:
+    """Exports whose runs Dagster's queue starts now."""
+    daemon = QueuedRunCoordinatorDaemon(interval_seconds=2)
+    runs = daemon._get_runs_to_dequeue(instance, instance.get_concurrency_config(), None)
+    return [run.tags[EXPORT_TAG] for run in runs]
+
+
+def ids_and_priorities(requests: list[dg.RunRequest]) -> list[tuple[str, str | None]]:
+    return [(request.tags[EXPORT_TAG], request.tags.get(PRIORITY_TAG)) for request in requests]
+
+
+def test_a_workspace_without_others_has_all_places_and_one_run_that_waits(deployment: Deployment) -> None:
+    rows = [deployment.queue() for _ in range(5)]
+    assert ids_and_priorities(deployment.tick()) == [
+        (rows[0].id, None),
+        (rows[1].id, SPARE_PRIORITY),
+        (rows[2].id, SPARE_PRIORITY),
+    ]
+
+
+def test_many_exports_of_one_workspace_leave_half_of_the_places_to_others(
+    deployment: Deployment, other: Deployment
+) -> None:
+    ours, theirs = [deployment.queue() for _ in range(25)], other.queue()
+    assert ids_and_priorities(deployment.tick()) == [(ours[0].id, None), (theirs.id, None)]
+    start(deployment, ours[0])
+    start(deployment, theirs)
+    other.queue()
+    assert deployment.tick() == []
+
+
+def test_a_place_that_becomes_free_goes_to_the_workspace_that_has_none(
+    deployment: Deployment, real_queue: dg.DagsterInstance, other: Deployment
+) -> None:
+    ours = [deployment.queue() for _ in range(5)]
+    first, _ = start(deployment, ours[0]), start(deployment, ours[1])
+    deployment.add_run(ours[2], QUEUED, SPARE)
+    theirs = other.queue()
+    assert ids_and_priorities(deployment.tick()) == [(theirs.id, None)]
+    deployment.add_run(theirs, QUEUED)
+    assert next_of_queue(real_queue) == []
+    end(real_queue, first)
+    assert next_of_queue(real_queue) == [theirs.id]
+
+
+def test_a_run_that_waits_beyond_the_share_is_overtaken_only_while_its_workspace_has_another(
+    deployment: Deployment, real_queue: dg.DagsterInstance, other: Deployment
+) -> None:
+    ours, theirs = [deployment.queue() for _ in range(5)], [other.queue() for _ in range(3)]
+    start(other, theirs[0])
+    running = start(other, theirs[1])
+    deployment.add_run(ours[0], QUEUED, SPARE)
+    other.add_run(theirs[2], QUEUED)
+    end(real_queue, running)
+    assert next_of_queue(real_queue) == [theirs[2].id]
+    # It has its workspace's share from now on: no further export of the workspace gets a run.
+    assert deployment.tick() == []
+    assert next_of_queue(real_queue) == [ours[0].id]
+
+
+def test_a_run_whose_export_is_completed_has_its_place_until_its_checks_end(
+    deployment: Deployment, other: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = [deployment.queue() for _ in range(3)]
+    start(other, other.queue())
+    deployment.add_run(ours[0], STARTED)
+    with deployment.runtime.database.transaction(write=True) as db:
+        row = db.get_one(ExportRow, ours[0].id)
+        row.status, row.completed_at = "completed", clock.now()
+    # It had the time to take its export; the lease of the other run still holds.
+    later = clock.now() + timedelta(seconds=25)
+    monkeypatch.setattr(clock, "now", lambda: later)
+    assert deployment.tick() == []
+
+
+def test_lost_runs_keep_no_place_however_many_exports_wait(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [deployment.queue() for _ in range(2)]
+    with deployment.runtime.database.transaction(write=True) as db:
+        for row in lost:
+            db.get_one(ExportRow, row.id).attempt = 1
+    rows = [deployment.queue() for _ in range(21)]  # as many as a tick considers, and one more
+    for row in lost:
+        deployment.add_run(row, STARTED)
+    now = clock.now() + timedelta(seconds=30)
+    monkeypatch.setattr(clock, "now", lambda: now)
+    monkeypatch.setattr(clock, "now_ms", lambda: clock.to_ms(now))
+    assert [export_id for export_id, _ in ids_and_priorities(deployment.tick())] == [
+        row.id for row in rows[:3]
+    ]
+    runs = deployment.instance.get_runs()
+    assert {run.status for run in runs} == {dg.DagsterRunStatus.FAILURE}
+
+
+def test_small_exports_beyond_the_share_stay_with_the_run_for_small_ones(
+    deployment: Deployment, other: Deployment
+) -> None:
+    rows = [deployment.queue() for _ in range(3)]
+    other.queue()
+    deployment.tick()
+    owns = {row.id: row.has_own_run for row in deployment.exports()}
+    assert [owns[row.id] for row in rows] == [True, False, False]
+
+
+def test_a_recount_that_fails_holds_up_no_export(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: object) -> None:
+        raise Unavailable("The database")
+
+    monkeypatch.setattr(export_queue, "recount_awaited_replayability", fail)
+    deployment.queue()
+    assert len(deployment.tick()) == 1
+
+
+def test_the_places_are_those_of_the_queue(real_queue: dg.DagsterInstance, deployment: Deployment) -> None:
+    assert read_export_places(real_queue, deployment.runtime.database) == ExportPlaces(2)
+
+
+def test_more_places_are_divided_among_the_workspaces_that_wait() -> None:
+    rows = [make_row(f"exp_{number}{workspace}", workspace) for number in range(9) for workspace in "abc"]
+    chosen = choose_exports_to_start(ExportPlaces(8), rows, limit=20)
+    assert [(choice.row.id, choice.is_spare) for choice in chosen] == [
+        (f"exp_{number}{workspace}", False) for number in range(4) for workspace in "abc"
+    ]
+
+
+def test_a_place_that_no_share_takes_goes_to_the_next_in_turn() -> None:
+    rows = [make_row(f"exp_{number}{workspace}", workspace) for number in range(9) for workspace in "ab"]
+    chosen = choose_exports_to_start(ExportPlaces(3), rows, limit=20)
+    assert [(choice.row.id, choice.is_spare) for choice in chosen] == [
+        ("exp_0a", False),
+        ("exp_0b", False),
+        ("exp_1a", True),
+    ]
+
+
+def make_row(export_id: str, workspace_id: str) -> ExportRow:
+    """An export that waits."""
+    return ExportRow(
+        id=export_id,
+        workspace_id=workspace_id,
+        mode="live",
+        status="queued",
+        format="parquet",
+        spec={},
+        destination={},
+        dataset="set",
+        created_at=clock.now(),
+    )
