@@ -28,6 +28,12 @@ up: $(INSTALLED) ## serve until Ctrl-C; DATA=folder, default ./recorder-data
 SYSTEM := tests/live/test_live_variants.py tests/faults tests/end_to_end tests/fuzz
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
+# More processes than processors run already: threads of theirs would only take turns, for an eighth of the time.
+test test-postgresql: export POLARS_MAX_THREADS := 1
+test test-postgresql: export TOKIO_WORKER_THREADS := 1
+test test-postgresql: export OPENBLAS_NUM_THREADS := 1
+test test-postgresql: export OMP_NUM_THREADS := 1
+
 test: $(INSTALLED) ## run the tests, on SQLite; ARGS="-k sealing" goes to pytest
 	$(PYTEST) $(SYSTEM:%=--ignore=%) --engine sqlite $(ARGS)
 

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 #: Young objects that start a collection in a process that answers many small requests.
 MANY_REQUESTS = 10_000
@@ -36,7 +37,7 @@ def reduced_garbage_collection(young: int, older: int = 20) -> Iterator[None]:
         young: number of new objects that start a collection.
         older: number of collections of one generation that start one of the next.
     """
-    thresholds, is_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    thresholds, is_frozen = gc.get_threshold(), _was_frozen_at_first_use() or gc.get_freeze_count() > 0
     if not is_frozen:
         gc.collect()
         gc.freeze()
@@ -47,3 +48,9 @@ def reduced_garbage_collection(young: int, older: int = 20) -> Iterator[None]:
         gc.set_threshold(*thresholds)
         if not is_frozen:
             gc.unfreeze()
+
+
+@cache
+def _was_frozen_at_first_use() -> bool:
+    """Return whether the process froze its objects, counted once: to count millions takes 0.1 s each time."""
+    return gc.get_freeze_count() > 0

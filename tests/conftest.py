@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import certifi
 import hypothesis
 import pytest
 
@@ -25,6 +26,12 @@ __all__ = ["database", "make_tenant", "other_writer", "runtime", "tenant", "work
 
 # Clouds' libraries would ask the metadata service of a virtual machine who it is.
 os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}  # noqa: TID251
+# Tests speak to loopback alone. Each HTTP client would read all certificates of the machine, for 16 ms.
+_one_certificate = tempfile.NamedTemporaryFile(prefix="recorder-certificate-", suffix=".pem")  # noqa: SIM115
+_one_certificate.write(certifi.contents().partition("-----END CERTIFICATE-----")[0].encode())
+_one_certificate.write(b"-----END CERTIFICATE-----\n")
+_one_certificate.flush()
+os.environ["SSL_CERT_FILE"] = _one_certificate.name  # noqa: TID251
 
 # A machine that is busy with something else is no failure. `make fuzz` looks at many more examples.
 hypothesis.settings.register_profile(
