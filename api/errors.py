@@ -2,8 +2,6 @@
 
 import json
 import logging
-from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -15,11 +13,10 @@ from starlette.websockets import WebSocket
 
 from api.gate.bucket_decisions import show_refusing_limit
 from api.gate.endpoints import is_websocket_endpoint, list_endpoint_methods
+from api.validation_problems import convert_validation_details
 from recorder import errors
-from recorder.errors import Problem, RecorderError, json_pointer
+from recorder.errors import RecorderError
 from recorder.metrics import REFUSALS
-from recorder.models.field_messages import make_field_message
-from recorder.models.wire import allowed_wire_members, describe_allowed_wire_names, shorten_wire_name
 
 log = logging.getLogger("recorder.api")
 
@@ -40,14 +37,9 @@ _STATUS: dict[type[RecorderError], int] = {
     errors.Unavailable: 503,
     RecorderError: 500,
 }
-# A body may hold a hundred thousand unknown members.
-_DESCRIBED_PROBLEMS = 500
 _SOCKET = (
     "This address is a WebSocket; use a client for WebSockets, or read events/stream instead of events/ws."
 )
-# pydantic appends this step to the path of a member whose name is invalid.
-_KEY_STEP = "[key]"
-_ITEM_CODES = {"extra_forbidden": "unknown_field", "missing": "missing", "invalid_time": "invalid_time"}
 
 
 class ProblemItem(BaseModel):
@@ -132,13 +124,15 @@ def install_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(WebSocketRequestValidationError)
     async def handle_invalid_handshake(_: WebSocket, error: WebSocketRequestValidationError) -> Response:
-        raise _convert_validation_error(error)
+        raise convert_validation_details(error.errors())
 
     @app.exception_handler(RequestValidationError)
     async def handle_invalid_request(request: Request, error: RequestValidationError) -> Response:
         field = getattr(request.scope.get("route"), "body_field", None)
         model = None if field is None else field.field_info.annotation
-        return make_problem_response(_convert_validation_error(error, model), request.state.request_id)
+        # FastAPI reports the errors of a dependency once for each parameter that asks for it.
+        refused = convert_validation_details(error.errors(), model, error.body)
+        return make_problem_response(refused, request.state.request_id)
 
     @app.exception_handler(HTTPException)
     async def handle_http_exception(request: Request, error: HTTPException) -> Response:
@@ -160,46 +154,6 @@ def install_error_handlers(app: FastAPI) -> None:
             request_id=request.state.request_id,
             headers=headers,
         )
-
-
-def _convert_validation_error(
-    error: RequestValidationError | WebSocketRequestValidationError, model: Any = None
-) -> errors.Invalid:
-    """Return FastAPI's validation errors as one error: `invalid_time` if all of them concern times.
-
-    Args:
-        error: the error that FastAPI raised. Its `input` values are left out, so nothing is echoed.
-        model: the type of the body, whose members are listed where a body has an unknown one.
-    """
-    details = error.errors()[:_DESCRIBED_PROBLEMS]
-    # FastAPI reports the errors of a dependency once for each parameter that asks for it.
-    body = getattr(error, "body", None)
-
-    @cache  # of one body: the members of an object are listed once for all its unknown ones
-    def describe_members(*path: Any) -> str:
-        return describe_allowed_wire_names(allowed_wire_members(model, path, body))
-
-    items = (_make_problem_item(detail, describe_members) for detail in details)
-    problems = list(dict.fromkeys(items))
-    if problems and all(problem.code == errors.InvalidTime.code for problem in problems):
-        return errors.InvalidTime.of(problems)
-    return errors.ValidationFailed(problems)
-
-
-def _make_problem_item(detail: dict[str, Any], describe_members: Callable[..., str]) -> Problem:
-    where, *path = detail["loc"]
-    code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), make_field_message(detail)
-    if where != "body":
-        # A parameter that repeats is named without the number of the value.
-        name = str(path[0]) if path else ""
-        return Problem(where, name, code, message.replace("This member", "This parameter"))
-    if len(path) > 1 and path[-1] == _KEY_STEP and detail.get("input", path[-2]) == path[-2]:
-        pointer = json_pointer(*path[:-2], shorten_wire_name(str(path[-2])))
-        return Problem(where, pointer, code, f"The member's name {message[:1].lower()}{message[1:]}")
-    if code != "unknown_field":
-        return Problem(where, json_pointer(*path), code, message)
-    message = f"Unknown member. {describe_members(*path[:-1])}"
-    return Problem(where, json_pointer(*path[:-1], shorten_wire_name(str(path[-1]))), code, message)
 
 
 def _make_problem_document(

@@ -44,6 +44,9 @@ from recorder.recording.ingest_statements import RepeatedAnswer
 from recorder.recording.item_masking import list_event_items_to_mask
 from recorder.storage.database import Database
 
+#: Large batches of one workspace that are read at the same time: one is checked in a worker process while
+#: another one is packed. Without this bound, other workspaces waited 1.5 times as long.
+_LARGE_BATCHES_AT_ONCE = 2
 #: A larger upload is read in a worker process; pictures of a smaller one take less time than the transfer.
 _LARGE_UPLOAD_BYTES = 256 * 1024
 
@@ -64,6 +67,7 @@ class EventBatches:
         self._large_bodies = anyio.CapacityLimiter(2)
         # A small body may name events of a hundred large batches: each workspace has one look-up at a time.
         self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._large_batches: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     async def read(
         self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
@@ -73,9 +77,17 @@ class EventBatches:
         Raises:
             RecorderError: if the body is invalid, or too slow to mask.
         """
-        batch = await self._read_batch(
-            caller, session_id, body, content_type=content_type, batch_key=batch_key
+        read = partial(
+            self._read_batch, caller, session_id, body, content_type=content_type, batch_key=batch_key
         )
+        if is_costly_body(body):
+            turns = self._large_batches.get(caller.workspace_id)
+            if turns is None:
+                turns = self._large_batches[caller.workspace_id] = asyncio.Semaphore(_LARGE_BATCHES_AT_ONCE)
+            async with turns:
+                batch = await read(is_large=True)
+        else:
+            batch = await read(is_large=False)
         event_ids = [event_id for _, event_id in batch.named if is_id(event_id, "evt")]
         if event_ids:
             async with self._lookups.setdefault(caller.tenant.workspace_id, asyncio.Lock()):
@@ -87,9 +99,15 @@ class EventBatches:
             return read_assigned_event_digests(db, session_id, event_ids)
 
     async def _read_batch(
-        self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
+        self,
+        caller: Caller,
+        session_id: str,
+        body: bytes,
+        *,
+        content_type: str | None,
+        batch_key: str | None,
+        is_large: bool,
     ) -> EventBatch:
-        is_large = is_costly_body(body)
         checked = await self._check_large_body(caller, body, content_type) if is_large else None
         policy = await self._masking.policy_of_session(caller, session_id)
         if policy is not None and _may_batch_body_hold_masked_text(policy, body):
@@ -101,7 +119,7 @@ class EventBatches:
                 batch_key=batch_key,
                 checked=checked,
             )
-            return await self._read_masked_batch(caller, session_id, body, policy, check)
+            return await self._read_masked_batch(caller, session_id, body, policy, check, is_large=is_large)
         read = partial(
             check_and_pack_event_batch,
             caller,
@@ -132,9 +150,11 @@ class EventBatches:
         body: bytes,
         policy: MaskingPolicy,
         check: Callable[[], CheckedBody],
+        *,
+        is_large: bool,
     ) -> EventBatch:
         # Each step takes a millisecond or more, so it runs outside of the event loop.
-        limiter = self._large_bodies if is_costly_body(body) else None
+        limiter = self._large_bodies if is_large else None
         checked = await anyio.to_thread.run_sync(check, limiter=limiter)
         documents = await anyio.to_thread.run_sync(list_event_items_to_mask, body, limiter=limiter)
         changes = await self._masking.scanner.find_changes(caller.workspace_id, policy, documents)

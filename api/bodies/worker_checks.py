@@ -14,13 +14,17 @@ import resource
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
 from python_multipart.multipart import parse_options_header
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from api.validation_problems import convert_validation_details
 from recorder import limits, strict_json
 from recorder.errors import Problem, UnsupportedMediaType, ValidationFailed, json_pointer
 from recorder.media_types import names_no_other_charset
@@ -79,14 +83,40 @@ def check_event_body_file(path: str) -> CheckedEventBody:
         return CheckedEventBody([item.t_ms for item in items], named)
 
 
-def check_json_body_file(path: str) -> None:
-    """Check that a body is strict JSON.
+def check_json_body_file(path: str, model: Any) -> None:
+    """Check that a body is strict JSON and as a route takes it.
+
+    Args:
+        path: the body.
+        model: the type of the route's body.
 
     Raises:
-        InvalidJson, ValidationFailed: if it is not.
+        InvalidJson, ValidationFailed, InvalidTime: if it is not.
     """
     with _WorkerMemoryLimit(), Path(path).open("rb") as file:
-        strict_json.parse(file.read())
+        content = file.read()
+        body = strict_json.parse(content)
+        if content.count(b"[") + content.count(b"{") > limits.BODY_CONTAINERS:
+            raise make_too_many_values_error(f"{limits.BODY_CONTAINERS} lists and objects")
+        if not isinstance(body, dict):  # refused by the route, without a list of problems
+            return
+        try:
+            _make_type_adapter(model).validate_python(body, from_attributes=True)
+        except ValidationError as error:
+            listed = error.errors(include_url=False)
+            details = [{**detail, "loc": ("body", *detail["loc"])} for detail in listed]
+            raise convert_validation_details(details, model, body) from None
+
+
+def make_too_many_values_error(most: str) -> ValidationFailed:
+    """Return the refusal of a large body with too many values of a kind."""
+    text = f"A body may hold at most {most}; send fewer at once."
+    return ValidationFailed.of("", "too_large", message=text)
+
+
+@cache
+def _make_type_adapter(model: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(model)
 
 
 def check_frame_upload_file(path: str, content_type: str) -> CheckedFrameUpload:

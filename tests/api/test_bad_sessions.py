@@ -1,9 +1,11 @@
 """Sessions, tags and batch stops that are refused, with nothing stored. Spec §2.1, §2.2; contract §2."""
 
+import json
 from typing import Any
 
 import pytest
 
+from api.bodies.body_costs import LARGE_BYTES
 from tests.support.factories import Caller, assert_problem, footprint, json_size
 from tests.support.route_addresses import fill
 
@@ -114,6 +116,14 @@ def test_a_bad_session_is_refused(caller: Caller, case: str) -> None:
     problem = assert_problem(caller.post("/v1/sessions", {"workflow": "checkout", **members}), 422, code)
     assert [(error["pointer"], error["code"]) for error in problem["errors"]] == [(pointer, item)]
     assert footprint(caller.service.runtime) == before
+
+
+@pytest.mark.parametrize("case", BAD_SESSIONS)
+def test_a_bad_session_in_a_large_body_is_refused_with_the_same_problems(caller: Caller, case: str) -> None:
+    body = {"workflow": "checkout", **BAD_SESSIONS[case][0]}
+    small = caller.post("/v1/sessions", body)
+    large = caller.post_raw("/v1/sessions", json.dumps(body).encode() + b" " * LARGE_BYTES)
+    assert {**large.json(), "request_id": ""} == {**small.json(), "request_id": ""}
 
 
 def test_metadata_takes_16384_bytes(caller: Caller) -> None:

@@ -29,6 +29,7 @@ from recorder import limits
 from recorder.access import keys
 from recorder.errors import InvalidJson, Overloaded, RateLimited, ValidationFailed
 from recorder.ids import new_id
+from recorder.models.session import SessionCreate
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem, event, frame
 from tests.support.http_service import RunningService, running_service
@@ -431,12 +432,12 @@ def test_a_worker_that_dies_costs_one_request() -> None:
             bad.write(b"{")
             answers = await asyncio.gather(
                 workers.run("a", die, bad),
-                workers.run("b", check_json_body_file, good),
-                workers.run("c", check_json_body_file, bad),
+                workers.run("b", check_json_body_file, good, dict[str, int]),
+                workers.run("c", check_json_body_file, bad, dict[str, int]),
                 return_exceptions=True,
             )
             assert [type(item) for item in answers] == [Overloaded, type(None), InvalidJson]
-            assert await workers.run("a", check_json_body_file, good) is None
+            assert await workers.run("a", check_json_body_file, good, dict[str, int]) is None
 
     asyncio.run(run())
 
@@ -555,6 +556,18 @@ def test_of_very_many_unknown_members_the_first_are_named(caller: Caller) -> Non
     answer = caller.post("/v1/sessions", {"workflow": "checkout", **members})
     assert_problem(answer, 422, "validation_failed")
     assert [item["pointer"] for item in answer.json()["errors"]] == [f"/member_{n}" for n in range(500)]
+
+
+def test_members_of_a_costly_body_are_checked_in_the_worker_process() -> None:
+    async def run() -> None:
+        async with open_body_file_for_workers() as file:
+            members = {f"member_{n}": n for n in range(9_000)}
+            file.write(json.dumps({"workflow": "checkout", **members}).encode())
+            await BodyWorkers(1).run("a", check_json_body_file, file, SessionCreate)
+
+    with pytest.raises(ValidationFailed) as refused:
+        asyncio.run(run())
+    assert [problem.pointer for problem in refused.value.problems] == [f"/member_{n}" for n in range(500)]
 
 
 def test_a_large_json_body_of_another_address_is_checked_too(caller: Caller) -> None:
