@@ -168,9 +168,13 @@ def killed_at_call(owner: type, name: str) -> Iterator[None]:
 @pytest.mark.parametrize(
     ("on_either_engine", "killed"),
     [
-        *((engine, (killed_at_statement, *point)) for engine in ENGINES for point in STATEMENTS),
-        *(("sqlite", (killed_at_file, name)) for name in FILES),
-        *(("sqlite", (killed_at_call, *point)) for point in CALLS),
+        *(
+            pytest.param(engine, (killed_at_statement, *point), id=f"{engine}-statement{number}")
+            for engine in ENGINES
+            for number, point in enumerate(STATEMENTS)
+        ),
+        *(pytest.param("sqlite", (killed_at_file, name), id=f"sqlite-{name}") for name in FILES),
+        *(pytest.param("sqlite", (killed_at_call, *point), id=f"sqlite-{point[1]}") for point in CALLS),
     ],
     indirect=["on_either_engine"],
 )
@@ -178,7 +182,7 @@ def test_a_killed_rewriting_is_continued_with_what_was_purged_since(
     on_either_engine: Runtime, killed: tuple[Callable[..., AbstractContextManager[None]], Any]
 ) -> None:
     runtime = on_either_engine
-    seal(runtime, [Recording(frames=[0]) for _ in range(80)])
+    seal(runtime, [Recording(frames=[0]) for _ in range(25)])
     folder = export(runtime)
     # Of one file, which is written again, and not removed.
     ids = max((sessions_of(file) for file in folder.rglob("events-*")), key=len)
