@@ -36,6 +36,8 @@ LONGEST_WITHOUT_LEASE_S = 600.0
 #: Runs without a lease are seen every few seconds; one that was not seen for so long held its lease.
 _SEEN_WITHIN_S = 60.0
 _MOST_SEEN = 1_000
+#: Unfinished runs have begun, so there are hardly more of them than places in the queue.
+_MOST_CHECKED = 100
 _CODE_SERVER_STARTED = clock.now()
 _HUNG = "The run has held no lease of its work for ten minutes."
 _FIRST_PAUSE_S = 5.0
@@ -89,14 +91,18 @@ def is_dagster_run_coming_up(
     return is_starting or instance.get_runs_count(waiting) > 0
 
 
-def fail_lost_dagster_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
+def fail_lost_dagster_run(
+    instance: dg.DagsterInstance, record: dg.RunRecord, *, needs_lease: bool = True
+) -> bool:
     """Mark a run as failed that counts as at work although its process is gone; return whether it was.
 
     Args:
         instance: Dagster instance of the deployment.
         record: a run that holds no lease of its work, or has ended.
+        needs_lease: whether a run is lost too without a known process, or after ten minutes without a lease;
+            one that has done its work, or does that of several exports, needs none.
     """
-    reason = _find_loss(instance, record)
+    reason = _find_loss(instance, record, needs_lease=needs_lease)
     if reason is None:
         return False
     # It may have ended since it was listed.
@@ -104,6 +110,16 @@ def fail_lost_dagster_run(instance: dg.DagsterInstance, record: dg.RunRecord) ->
     if run is not None and run.status in _UNFINISHED:
         instance.report_run_failed(run, reason)
     return True
+
+
+def fail_dagster_runs_without_process(instance: dg.DagsterInstance) -> int:
+    """Mark the runs of all jobs as failed whose processes are gone; return how many they were.
+
+    Dagster does not watch local processes that another code server started: each such run would hold one of
+    the queue's places.
+    """
+    unfinished = instance.get_run_records(dg.RunsFilter(statuses=_UNFINISHED), limit=_MOST_CHECKED)
+    return sum(fail_lost_dagster_run(instance, record, needs_lease=False) for record in unfinished)
 
 
 def compute_pause_after_failed_runs(
@@ -158,12 +174,13 @@ def is_dagster_run_cancelled(instance: dg.DagsterInstance, run_id: str) -> bool:
     return run is not None and run.status == dg.DagsterRunStatus.CANCELING
 
 
-def _find_loss(instance: dg.DagsterInstance, record: dg.RunRecord) -> str | None:
+def _find_loss(instance: dg.DagsterInstance, record: dg.RunRecord, *, needs_lease: bool) -> str | None:
     """Return why a run without a lease counts as lost, as a sentence; None if it does not.
 
     Args:
         instance: Dagster instance of the deployment.
         record: a run; its process is of this machine, as those of Dagster's default launcher are.
+        needs_lease: whether a run without a known process, or one that lives for ten minutes, counts as lost.
     """
     status, age = record.dagster_run.status, _measure_age(record)
     if status not in _UNFINISHED or timedelta(0) <= age <= _TO_TAKE_THE_LEASE:
@@ -174,7 +191,9 @@ def _find_loss(instance: dg.DagsterInstance, record: dg.RunRecord) -> str | None
     if process_id is not None:
         if not is_process_running(process_id):
             return "The run's process is gone."
-        return _HUNG if without_lease_s > LONGEST_WITHOUT_LEASE_S else None
+        return _HUNG if needs_lease and without_lease_s > LONGEST_WITHOUT_LEASE_S else None
+    if not needs_lease:
+        return None
     is_launched = status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
     if not is_launched:
         patience = _TO_TAKE_THE_LEASE

@@ -103,11 +103,12 @@ def read_export_places(instance: dg.DagsterInstance, database: Database) -> Expo
     for record in records:
         run = record.dagster_run
         state = states.get(run.tags.get(EXPORT_TAG, ""))
+        needs_lease = state is not None and state.needs_run
+        if run.status in _BEGAN and fail_lost_dagster_run(instance, record, needs_lease=needs_lease):
+            # It would keep its place until a user ended it in Dagster's pages.
+            continue
         if state is None:
             places.runs[None] += 1
-        elif run.status in _BEGAN and state.needs_run and fail_lost_dagster_run(instance, record):
-            # It would keep its place until somebody ended it in Dagster's pages.
-            continue
         else:
             is_spare = (
                 run.status == dg.DagsterRunStatus.QUEUED and run.tags.get(PRIORITY_TAG) == SPARE_PRIORITY

@@ -7,7 +7,7 @@ each daemon sent its last heartbeat; the age of the report says whether Dagster 
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
-from pipelines.dagster_runs import dagster_instance_of
+from pipelines.dagster_runs import dagster_instance_of, fail_dagster_runs_without_process
 from pipelines.resources import RecorderResource
 from recorder import clock
 from recorder.service_state import DagsterStatus, store_service_statuses
@@ -37,10 +37,12 @@ def read_dagster_statuses(
 
 @dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
 def orchestration_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-    """Store which sensors and schedules are switched off; starts no run."""
+    """Store which sensors and schedules are switched off, and fail runs without a process; starts no run."""
     repository = context.repository_def
     assert repository is not None
-    return report_orchestration_statuses(dagster_instance_of(context), RecorderResource(), repository)
+    instance = dagster_instance_of(context)
+    fail_dagster_runs_without_process(instance)
+    return report_orchestration_statuses(instance, RecorderResource(), repository)
 
 
 def report_orchestration_statuses(

@@ -1,15 +1,18 @@
 """Places of runs that write one export each: a workspace with many exports keeps no other one waiting."""
 
+import os
+import subprocess
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.events import DagsterEvent, DagsterEventType
+from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from pipelines import export_queue
+from pipelines.dagster_runs import fail_dagster_runs_without_process
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.export_places import (
     PRIORITY_TAG,
@@ -133,6 +136,42 @@ def test_a_run_whose_export_is_completed_has_its_place_until_its_checks_end(
     later = clock.now() + timedelta(seconds=25)
     monkeypatch.setattr(clock, "now", lambda: later)
     assert deployment.tick() == []
+
+
+@pytest.mark.parametrize("tags", [{}, {EXPORT_TAG: ""}], ids=["completed export", "Dagster's pages"])
+def test_a_run_whose_process_is_gone_keeps_no_place_whatever_it_did(
+    deployment: Deployment, other: Deployment, monkeypatch: pytest.MonkeyPatch, tags: dict[str, str]
+) -> None:
+    ours, theirs = [deployment.queue() for _ in range(2)], other.queue()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for row in ours:
+        run = deployment.add_run(row, STARTED, tags)
+        process = EngineEventData.in_process(gone.pid)
+        deployment.instance.report_engine_event("Started process for run.", run, process)
+        with deployment.runtime.database.transaction(write=True) as db:
+            completed = db.get_one(ExportRow, row.id)
+            completed.status, completed.completed_at = "completed", clock.now()
+    later = clock.now() + timedelta(seconds=25)
+    monkeypatch.setattr(clock, "now", lambda: later)
+    assert ids_and_priorities(deployment.tick()) == [(theirs.id, None)]
+    assert {run.status for run in deployment.instance.get_runs()} == {dg.DagsterRunStatus.FAILURE}
+
+
+def test_the_lost_runs_of_all_jobs_are_failed(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    runs = [deployment.add_run(deployment.queue(), STARTED) for _ in range(2)]
+    for run, process_id in zip(runs, (gone.pid, os.getpid()), strict=True):
+        process = EngineEventData.in_process(process_id)
+        deployment.instance.report_engine_event("Started process for run.", run, process)
+    later = clock.now() + timedelta(minutes=20)
+    monkeypatch.setattr(clock, "now", lambda: later)
+    assert fail_dagster_runs_without_process(deployment.instance) == 1
+    statuses = {run.run_id: run.status for run in deployment.instance.get_runs()}
+    assert [statuses[run.run_id] for run in runs] == [dg.DagsterRunStatus.FAILURE, STARTED]
 
 
 def test_lost_runs_keep_no_place_however_many_exports_wait(
