@@ -219,6 +219,15 @@ class SessionRow(SQLModel, table=True):
             postgresql_where=WAITS_FOR_REPLAYABILITY,
         ),
         Index(
+            "ix_sessions_deleted",
+            "workspace_id",
+            "mode",
+            "deleted_at",
+            "id",
+            sqlite_where=text("deleted_at IS NOT NULL"),
+            postgresql_where=text("deleted_at IS NOT NULL"),
+        ),
+        Index(
             "ix_sessions_to_purge",
             "purge_after",
             sqlite_where=text("purge_after IS NOT NULL"),

@@ -135,19 +135,21 @@ def test_the_beat_outlives_an_error_of_any_kind(runtime: Runtime) -> None:
         wait_for(lambda: held.lease.renewed_s > before, seconds=5)
 
 
-def test_a_session_deleted_while_the_manifest_is_written_is_in_no_completed_export(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["read_statistics", "find_deleted_sessions"])
+def test_a_session_deleted_while_the_export_is_published_is_in_no_completed_export(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(3)])
     row = ask(runtime)
-    read = finalize.read_statistics
+    read = getattr(finalize, moment)
 
-    def _delete_meanwhile(*arguments: Any) -> Any:
+    def _read_before_deletion(*arguments: Any) -> Any:
         monkeypatch.undo()
+        result = read(*arguments)
         delete(runtime, ids[1])
-        return read(*arguments)
+        return result
 
-    monkeypatch.setattr(finalize, "read_statistics", _delete_meanwhile)
+    monkeypatch.setattr(finalize, moment, _read_before_deletion)
     done = run_export(runtime, row.id, owner="test")
     folder = folder_of(runtime, row)
     assert (done.status, done.rows) == ("completed", 6)

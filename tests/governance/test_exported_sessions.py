@@ -5,6 +5,7 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from recorder import clock
+from recorder.errors import RecorderError, Unavailable
+from recorder.exports.destinations.local import LocalFolderDestination
 from recorder.exports.executor import InProcess
-from recorder.exports.runner.run import run_export
+from recorder.exports.runner.run import MAX_ATTEMPTS, run_export
 from recorder.exports.verify import verify_manifest
 from recorder.governance.requested_removals import run_removals
+from recorder.governance.retention import run_retention
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.support.executors import Watched
@@ -182,3 +187,40 @@ def test_a_session_that_is_removed_while_its_export_runs_is_in_no_file(caller: C
     assert hits(folder, gone.word) == 0 and all(hits(folder, other.word) for other in others)
     assert verify_manifest(folder).is_valid
     assert run_removals(runtime, "tests").error is None and count_hits(runtime, gone.word) == 0
+
+
+@pytest.mark.parametrize("removal", ["erasure", "retention"])
+def test_files_of_a_failed_hosted_export_that_its_runs_cannot_remove_go_later(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, removal: str
+) -> None:
+    runtime = caller.service.runtime
+    canary = recorded_canary(caller)
+    body = {"workflow": "checkout", "format": "jsonl", "destination": {"kind": "signed_url"}}
+    export_id = caller.post("/v1/exports", body).json()["id"]
+
+    def refuse(self: LocalFolderDestination, path: str) -> None:
+        raise Unavailable("The export destination")
+
+    class Failing:
+        def run(self, tasks: Any) -> Iterator[Any]:
+            yield from InProcess().run(tasks)
+            raise RecorderError("The executor failed.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolderDestination, "remove", refuse)
+        row = run_export(runtime, export_id, owner="t", executor=Failing())
+        for _ in range(2 * MAX_ATTEMPTS):
+            row = run_export(runtime, export_id, owner="t")
+            if not row.files_left:
+                break
+    assert (row.status, row.files_left) == ("failed", False) and hits(folder_of(runtime, row), canary.word)
+    if removal == "erasure":
+        caller.post("/v1/privacy/erasure", {"subject": canary.word, "scope": "all"})
+        for _ in range(6):
+            make_due(runtime)
+            run_removals(runtime, "t")
+    else:
+        run_retention(runtime, "t", at=clock.now() + timedelta(days=1))
+    assert not hits(folder_of(runtime, row), canary.word)
+    with runtime.database.transaction(write=False) as db:
+        assert db.get_one(ExportRow, export_id).plan_key is None

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 import polars as pl
@@ -253,6 +253,12 @@ def find_deleted_sessions(
             case _:
                 gone.erased.append(session_id)
     return gone
+
+
+def list_sessions_deleted_since(db: DbSession, tenant: Tenant, since: datetime) -> list[str]:
+    """Return the sessions that were deleted at an instant or later; purges delete them first."""
+    deleted = select(SessionRow.id).where(*in_tenant(SessionRow, tenant), col(SessionRow.deleted_at) >= since)
+    return list(db.exec(deleted))
 
 
 def _make_selection_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from sqlmodel import Session as DbSession
-from sqlmodel import col, or_, select
+from sqlmodel import and_, col, or_, select
 
 from recorder import limits
 from recorder.datasets.formats import CARD, MANIFEST
@@ -20,15 +20,19 @@ _HOSTED = timedelta(days=limits.HOSTED_EXPORT_DAYS)
 
 
 def list_expired_exports(db: DbSession, *, at: datetime, workspace_id: str) -> list[ExportRow]:
-    """Return the hosted exports of a workspace whose files are due to be deleted at an instant."""
+    """Return the hosted exports of a workspace whose files are due to be deleted at an instant.
+
+    Failed ones are among them if the runs that had to remove their files could not.
+    """
     # The plan goes last: an export that still has one was not cleaned up to the end.
-    has_files = or_(col(ExportRow.expired_at).is_(None), col(ExportRow.plan_key).is_not(None))
-    statement = select(ExportRow).where(
-        ExportRow.workspace_id == workspace_id,
-        ExportRow.status == "completed",
+    has_plan = col(ExportRow.plan_key).is_not(None)
+    is_expired = and_(
+        col(ExportRow.status) == "completed",
         col(ExportRow.completed_at) <= at - _HOSTED,
-        has_files,
+        or_(col(ExportRow.expired_at).is_(None), has_plan),
     )
+    is_left = and_(col(ExportRow.status) == "failed", col(ExportRow.files_left).is_not(True), has_plan)
+    statement = select(ExportRow).where(ExportRow.workspace_id == workspace_id, or_(is_expired, is_left))
     rows = db.exec(statement.order_by(col(ExportRow.id)))
     return [row for row in rows if row.destination["kind"] == "signed_url"]
 
@@ -44,7 +48,7 @@ def delete_expired_export_files(runtime: Runtime, held: HeldLease, export_id: st
     Args:
         runtime: the deployment.
         held: lease of the caller's run.
-        export_id: a completed hosted export.
+        export_id: a completed hosted export, or a failed one whose files no run removes any more.
         at: time of the deletion.
 
     Returns:
@@ -76,7 +80,8 @@ def delete_claimed_export_files(runtime: Runtime, claim: ExportClaim, *, at: dat
         Unavailable: if the store does not answer; the next call deletes the rest.
     """
     with claim.transaction_in_any_status() as (db, row):
-        row.expired_at = row.expired_at or at
+        if row.status == "completed":
+            row.expired_at = row.expired_at or at
         paths = [shard.path for shard in read_shard_rows(db, row.id)]
     destination = open_destination(row, runtime.settings)
     for path in (MANIFEST, CARD, *paths):

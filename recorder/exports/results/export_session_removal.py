@@ -147,17 +147,18 @@ def _remove_from_export(runtime: Runtime, held: HeldLease, export_id: str, sessi
     open_transaction = partial(held.transaction, runtime.database)
     with runtime.database.transaction(write=False) as db:
         row = db.get(ExportRow, export_id)
-    if row is None or (row.status == "failed" and not row.files_left):
+    if row is not None and row.status == "failed" and row.files_left:
+        return "waits"  # for the run that removes the files
+    # Of failed exports, only hosted ones whose files no run could remove have a plan then.
+    if row is None or (row.status == "failed" and row.plan_key is None):
         delete_export_index_rows(open_transaction, export_id)
         return "removed"
-    if row.status == "failed":
-        return "waits"  # for the run that removes the files
-    if row.status != "completed":
+    if row.status not in ("completed", "failed"):
         plan = _read_plan_for_removal(runtime, row)
         if plan is None or set(session_ids) & set(plan.sessions["session_id"]):
             return "waits"
         result: _Result = "removed"
-    elif row.expired_at is not None or row.plan_key is None:
+    elif row.status == "failed" or row.expired_at is not None or row.plan_key is None:
         at = row.expired_at or clock.now()
         return "removed" if expiry.delete_expired_export_files(runtime, held, export_id, at=at) else "waits"
     elif row.destination["kind"] in _OURS:
