@@ -6,8 +6,8 @@ Contract §1.
 import base64
 import binascii
 import hmac
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 import orjson
 from fastapi import Depends, Query, Request
-from fastapi.concurrency import contextmanager_in_threadpool
+from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from sqlmodel import Session as DbSession
 
 from api.database_slots import DatabaseSlots
@@ -42,6 +42,7 @@ Workflows = Annotated[
     list[Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]], Query(description="Repeat it for several.")
 ]
 _Position = TypeVar("_Position")
+_Result = TypeVar("_Result")
 
 
 async def get_runtime(request: Request) -> Runtime:
@@ -98,13 +99,28 @@ async def get_db(
 
     It waits for one of the process's slots, of which no workspace takes all.
     """
+    transaction = contextmanager_in_threadpool(_open_request_transaction(request, runtime))
+    async with _database_slot(request), transaction as db:
+        yield db
+
+
+async def read_before_transaction(request: Request, read: Callable[[], _Result]) -> _Result:
+    """Return the result of a function that reads in a transaction of its own, in another slot and thread.
+
+    For reads that take long, before the request's write transaction begins: other writers wait for that.
+    """
+    async with _database_slot(request):
+        return await run_in_threadpool(read)
+
+
+@asynccontextmanager
+async def _database_slot(request: Request) -> AsyncIterator[None]:
     slots: DatabaseSlots = request.app.state.database_slots
     caller: Caller | None = request.state.caller
     owner = read_client_address(request.scope) if caller is None else caller.workspace_id
     await slots.acquire(owner)
     try:
-        async with contextmanager_in_threadpool(_open_request_transaction(request, runtime)) as db:
-            yield db
+        yield
     finally:
         slots.release(owner)
 

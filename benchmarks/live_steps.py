@@ -34,6 +34,7 @@ from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.replays import create_replay
+from recorder.replay_service.requests.request_checks import EarlierLookup
 from recorder.runtime import Runtime
 from recorder.setting_parsers import LiveSandbox
 from recorder.supervisor import run_service
@@ -135,7 +136,9 @@ def _replay(runtime: Runtime, planner: LiveReplayPlanner, key: str, session_id: 
                 }
             )
             origin = Origin.operator(caller.workspace_id)
-            replay_id = create_replay(db, runtime, caller, body, origin=origin).id
+            replay_id = create_replay(
+                db, runtime, caller, body, first_event=EarlierLookup(), origin=origin
+            ).id
         with runtime.database.transaction(write=True) as db:
             claimed = claim_live_replay(db, "benchmark", [replay_id])
         if claimed is None:

@@ -16,6 +16,7 @@ from recorder.audit.log import Origin
 from recorder.client import CapturedFrame, Client
 from recorder.models.replay import ReplayCreate, ReplayPolicyBody, ReplayRow, ReplayThresholds
 from recorder.replay_service.requests.replays import create_replay
+from recorder.replay_service.requests.request_checks import EarlierLookup
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service
@@ -115,7 +116,7 @@ def _time_queue(
                     policy = ReplayPolicyBody(thresholds=ReplayThresholds(ok=ok))
                     session_id = session_ids[number % _SESSIONS]
                     body = ReplayCreate(session_id=session_id, sandbox="dry", policy=policy)
-                    create_replay(db, runtime, caller, body, origin=origin)
+                    create_replay(db, runtime, caller, body, first_event=EarlierLookup(), origin=origin)
         began, left = time.perf_counter(), _count_open(runtime)
         until = time.monotonic() + _TIMEOUT_S
         while (open_now := _count_open(runtime)) and time.monotonic() < until:

@@ -1,10 +1,19 @@
 """`/v1/recoveries`: recoveries of failed sessions from the best nodes passed. Spec §4.6, contract §8."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
+from api.dependencies import (
+    CallerDep,
+    Db,
+    OriginDep,
+    PagerDep,
+    RuntimeDep,
+    Workflows,
+    read_before_transaction,
+)
 from api.errors import problem_responses
 from api.gate.route_limits import limit_live_replay
 from api.strict_routes import StrictRoute
@@ -12,7 +21,11 @@ from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryRow, Reco
 from recorder.models.replay import Sandbox
 from recorder.models.wire import Page
 from recorder.replay_service.requests import recoveries, replay_and_recovery_rows
-from recorder.replay_service.requests.request_checks import check_replay_settings
+from recorder.replay_service.requests.request_checks import (
+    EarlierLookup,
+    check_replay_settings,
+    look_up_recovery_point,
+)
 
 router = APIRouter(prefix="/v1/recoveries", tags=["recoveries"], route_class=StrictRoute)
 
@@ -33,13 +46,29 @@ async def get_admitted_recovery(request: Request, caller: CallerDep, body: Recov
 AdmittedRecovery = Annotated[RecoveryCreate, Depends(get_admitted_recovery)]
 
 
+async def get_point_time(
+    request: Request, admitted: AdmittedRecovery, caller: CallerDep, runtime: RuntimeDep
+) -> EarlierLookup[int]:
+    """Return the time of the recovery point that the request names, looked up before the transaction."""
+    read = partial(look_up_recovery_point, runtime, caller.tenant, admitted)
+    return await read_before_transaction(request, read)
+
+
+RecoveryPointTime = Annotated[EarlierLookup[int], Depends(get_point_time)]
+
+
 @router.post("", status_code=202, responses=problem_responses(403, 404, 409))
 def create_recovery(
-    admitted: AdmittedRecovery, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+    admitted: AdmittedRecovery,
+    point_time: RecoveryPointTime,
+    db: Db,
+    caller: CallerDep,
+    origin: OriginDep,
+    runtime: RuntimeDep,
 ) -> Recovery:
     """Recover a failed session: try the way to success from the best nodes that it passed."""
     return recoveries.recovery_to_wire(
-        recoveries.create_recovery(db, runtime, caller, admitted, origin=origin)
+        recoveries.create_recovery(db, runtime, caller, admitted, point_time=point_time, origin=origin)
     )
 
 

@@ -1,10 +1,19 @@
 """`/v1/replays`: replays of sealed sessions, their steps and decisions. Spec §4.6, contract §8."""
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
+from api.dependencies import (
+    CallerDep,
+    Db,
+    OriginDep,
+    PagerDep,
+    RuntimeDep,
+    Workflows,
+    read_before_transaction,
+)
 from api.errors import problem_responses
 from api.gate.route_limits import limit_live_replay
 from api.strict_routes import StrictRoute
@@ -19,6 +28,7 @@ from recorder.models.replay import (
 )
 from recorder.models.wire import Page
 from recorder.replay_service.requests import replay_and_recovery_rows, replay_wire_objects, replays
+from recorder.replay_service.requests.request_checks import EarlierLookup, look_up_replay_range
 
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
@@ -39,13 +49,29 @@ async def get_admitted_replay(request: Request, caller: CallerDep, body: ReplayC
 AdmittedReplay = Annotated[ReplayCreate, Depends(get_admitted_replay)]
 
 
+async def get_first_event(
+    request: Request, admitted: AdmittedReplay, caller: CallerDep, runtime: RuntimeDep
+) -> EarlierLookup[dict[str, Any]]:
+    """Return the event with which the requested replay begins, looked up before the transaction."""
+    read = partial(look_up_replay_range, runtime, caller.tenant, admitted)
+    return await read_before_transaction(request, read)
+
+
+FirstEvent = Annotated[EarlierLookup[dict[str, Any]], Depends(get_first_event)]
+
+
 @router.post("", status_code=202, responses=problem_responses(403, 404, 409))
 def create_replay(
-    admitted: AdmittedReplay, db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep
+    admitted: AdmittedReplay,
+    first_event: FirstEvent,
+    db: Db,
+    caller: CallerDep,
+    origin: OriginDep,
+    runtime: RuntimeDep,
 ) -> Replay:
     """Queue a replay of a sealed session: `dry` compares it with its snapshots, and touches nothing."""
     return replay_wire_objects.replay_to_wire(
-        replays.create_replay(db, runtime, caller, admitted, origin=origin)
+        replays.create_replay(db, runtime, caller, admitted, first_event=first_event, origin=origin)
     )
 
 

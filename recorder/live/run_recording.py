@@ -102,7 +102,8 @@ class ReplayRunRecorder:
 
     def _run(self) -> None:
         try:
-            writer = IngestWriter(self._runtime.database, session_size=self._runtime.settings.session_size)
+            size = self._runtime.settings.session_size
+            writer = IngestWriter(self._runtime.database, session_size=size, records_replays=True)
             try:
                 while self._store_some(writer):
                     pass

@@ -36,6 +36,8 @@ class IngestCursor(Statements, Protocol):
     is_sqlite: bool
     #: Most that one session holds.
     session_size: SessionSize
+    #: Whether the batches are those of live replays, which add to their recordings alone.
+    records_replays: bool
     #: What the batches of the group at hand cost.
     charges: CapturedTimeCharges
 
@@ -43,8 +45,16 @@ class IngestCursor(Statements, Protocol):
 class DriverCursor:
     """A driver's cursor with its transactions; `?` becomes psycopg's `%s`."""
 
-    def __init__(self, connection: Any, dialect: Dialect, session_size: SessionSize = SessionSize()) -> None:
+    def __init__(
+        self,
+        connection: Any,
+        dialect: Dialect,
+        session_size: SessionSize = SessionSize(),
+        *,
+        records_replays: bool = False,
+    ) -> None:
         self.session_size = session_size
+        self.records_replays = records_replays
         self._cursor = connection.cursor()
         self._dialect = dialect
         self.is_sqlite = dialect.name == "sqlite"
@@ -129,6 +139,7 @@ class IngestWriter:
         on_commit: Callable[[list[IngestBatch]], object] = lambda stored: None,
         *,
         session_size: SessionSize = SessionSize(),
+        records_replays: bool = False,
     ) -> None:
         """Start the thread.
 
@@ -136,9 +147,11 @@ class IngestWriter:
             database: the deployment's database.
             on_commit: called in this thread with the batches that each commit stored.
             session_size: most that one session holds; a batch beyond it is refused.
+            records_replays: whether batches may add to recordings of live replays.
         """
         self._database = database
         self._session_size = session_size
+        self._records_replays = records_replays
         self._on_commit = on_commit
         #: A batch is refused while so many wait.
         self.max_waiting = 4_096
@@ -212,7 +225,12 @@ class IngestWriter:
 
     def _connect(self) -> None:
         self._connection = self._database.raw_connection()
-        self._cursor = DriverCursor(self._connection, self._database.dialect, self._session_size)
+        self._cursor = DriverCursor(
+            self._connection,
+            self._database.dialect,
+            self._session_size,
+            records_replays=self._records_replays,
+        )
 
     def _reconnect(self) -> None:
         """Open a new connection if the server closed the old one; while it is away, the next group tries."""

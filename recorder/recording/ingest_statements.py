@@ -10,6 +10,7 @@ from recorder.access.quota import NAMES
 from recorder.access.rate_tiers import Tier
 from recorder.errors import (
     IdempotencyKeyReused,
+    InvalidState,
     NotFound,
     QuotaExceeded,
     SessionFull,
@@ -30,7 +31,7 @@ _SQLITE_RESERVE = (
     "frame_count = frame_count + ?, event_bytes = event_bytes + ?, frame_bytes = frame_bytes + ?, "
     "max_t_ms = MAX(max_t_ms, ?), charged_before_ms = charged_ms, "
     "charged_ms = MAX(charged_ms, MIN(MAX(max_t_ms, ?), ? - charged_from_ms)) "
-    f"WHERE {_VISIBLE} AND status = 'recording' "
+    f"WHERE {_VISIBLE} AND status = 'recording' AND (origin IS NULL OR ?) "
     "AND event_count <= ? AND frame_count <= ? AND event_bytes + frame_bytes <= ? "
     "RETURNING last_position, event_count, frame_count, charged_ms - charged_before_ms, charged_from_ms"
 )
@@ -40,7 +41,7 @@ _COUNTS = (
     f"FROM sessions WHERE {_VISIBLE} AND status = 'recording'"
 )
 _SIZE = f"SELECT event_count, frame_count, event_bytes + frame_bytes FROM sessions WHERE {_VISIBLE}"  # noqa: S608
-_STATUS = f"SELECT status, charged_from_ms FROM sessions WHERE {_VISIBLE}"  # noqa: S608
+_STATUS = f"SELECT status, charged_from_ms, origin FROM sessions WHERE {_VISIBLE}"  # noqa: S608
 # A no-op UPDATE takes the row lock on PostgreSQL and costs SQLite, which holds its one lock, next to nothing.
 _LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S608
 
@@ -87,7 +88,7 @@ def reserve_item_positions(
     statement = _SQLITE_RESERVE if cursor.is_sqlite else _POSTGRES_RESERVE
     grown = (items, events, frames, event_bytes, frame_bytes, max_t_ms, max_t_ms, charges.now_ms)
     room = _compute_room_before_ingest(cursor.session_size, events, frames, event_bytes + frame_bytes)
-    rows = cursor.all(statement, (*grown, *session, *room))
+    rows = cursor.all(statement, (*grown, *session, cursor.records_replays, *room))
     if not rows:
         require_recording_for_ingest(cursor, session)
         require_room_for_ingest(cursor, session, events=events, frames=frames, size=event_bytes + frame_bytes)
@@ -174,11 +175,15 @@ def require_recording_for_ingest(cursor: IngestCursor, session: tuple[str, str, 
     Raises:
         NotFound: if the caller has no such session.
         SessionNotRecording: if it does not record.
+        InvalidState: if it is the recording of a live replay, and a client sends the batch.
     """
     rows = cursor.all(_STATUS, session)
     if not rows:
         raise NotFound("session")
-    status, charged_from_ms = rows[0]
+    status, charged_from_ms, origin = rows[0]
+    if origin is not None and not cursor.records_replays:
+        needed = "session must not be the recording of a live replay, which alone adds to it"
+        raise InvalidState(status, needed=needed, remedy="Record in a session of your own.")
     if status != "recording":
         raise SessionNotRecording(status, purpose="to take events and frames")
     return int(charged_from_ms)

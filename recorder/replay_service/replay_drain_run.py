@@ -208,16 +208,17 @@ class ReplayDrainRun:
             queue_replay_events(db, *begun)
             set_result_keys(db, rows)
             copied = copy_cached_results(db, rows)
-        for row in copied:
+        for row in copied.ended:
             self.report.count(row)
-        rows = [row for row in rows if row.finished_at is None]
+        left = {row.id for row in copied.left}
+        rows = [row for row in rows if row.finished_at is None and row.id not in left]
         searched = [row for row in rows if needs_anchor_search(row)]
         has_begun = sum(map(self._searches.add, searched)) > 0
         waiting = [row for row in rows if row not in searched]
         with closing(self._computation.replay_each(waiting, until_s)) as groups:
             for computed in groups:
                 self._store(computed)
-        return bool(copied or waiting) or has_begun
+        return bool(copied.ended or waiting) or has_begun
 
     def _fail_late(self) -> bool:
         """End replays whose time for a decision is over; return False if there are none."""

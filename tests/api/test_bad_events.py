@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from recorder import limits
+from recorder.models.session import SessionRow
 from tests.support.factories import Caller, assert_problem, event, footprint, frame, json_size
 
 GOOD = event(1)
@@ -230,4 +231,19 @@ def test_only_a_recording_session_takes_items(caller: Caller, status: str, kind:
         assert assert_problem(answer, 404, "not_found")["resource"] == "session"
     else:
         assert assert_problem(answer, 409, "invalid_state")["current_status"] == status
+    assert footprint(caller.service.runtime) == before
+
+
+def test_the_recording_of_a_live_replay_takes_nothing_from_clients(caller: Caller) -> None:
+    session_id = caller.make_session()
+    with caller.service.runtime.database.transaction(write=True) as db:
+        db.get_one(SessionRow, session_id).origin = "replay"
+    before = footprint(caller.service.runtime)
+    for key in (None, "batch-1"):
+        for answer in (
+            caller.add_events(session_id, event(), key=key),
+            caller.add_events(session_id, event(id="evt_click1"), key=key),
+            caller.add_frames(session_id, frame(1), key=key),
+        ):
+            assert "live replay" in assert_problem(answer, 409, "invalid_state")["detail"]
     assert footprint(caller.service.runtime) == before

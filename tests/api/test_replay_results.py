@@ -1,11 +1,15 @@
 """Results of dry replays that are asked for again. Spec §4.6."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import pytest
+from sqlmodel import Session as DbSession
 from sqlmodel import select
 
 from recorder.models.operations import OutboxRow
 from recorder.models.replay import ReplayRow, ReplayStepRow
+from recorder.replay_service.dry.result_cache import CopiedResults, copy_cached_results
 from tests.support.factories import Caller
 from tests.support.replay_requests import post_replay
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
@@ -53,6 +57,27 @@ def test_a_replay_that_is_asked_for_again_copies_the_result(caller: Caller) -> N
         for replay_id in (first, again):
             assert db.get(ReplayRow, replay_id) is None
             assert not db.exec(select(ReplayStepRow).where(ReplayStepRow.replay_id == replay_id)).all()
+
+
+def test_one_transaction_copies_a_bounded_number_of_steps(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = sealed_run(caller)
+    first = replayed(caller, session_id)
+    copied: list[int] = []
+
+    def copy(db: DbSession, rows: Sequence[ReplayRow]) -> CopiedResults:
+        # Each result has two steps: with a limit of five, two results fit.
+        results = copy_cached_results(db, rows, most_steps=5)
+        copied.append(len(results.ended))
+        return results
+
+    monkeypatch.setattr("recorder.replay_service.replay_drain_run.copy_cached_results", copy)
+    again = [str(post_replay(caller, session_id)["id"]) for _ in range(5)]
+    replay_all(caller)
+    assert [count for count in copied if count] == [2, 2, 1]
+    assert read_keys(caller, *again) == [False] * 5
+    assert all(read_result(caller, each) == read_result(caller, first) for each in again)
 
 
 def test_another_request_or_session_is_computed(caller: Caller) -> None:

@@ -7,17 +7,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from recorder.models.replay import ReplayRow
 from recorder.replay_service.dry.dry_process import DryOutcome, DryProcess, DryTask
 from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
+from recorder.replays.replay_results import DryResult
 from recorder.runtime import Runtime
 from recorder.workspace_turns import WorkspaceTurns
 
 #: Most replays whose recordings are read together, and whose results are stored together where none is slow.
 _READ_TOGETHER, _STORED_TOGETHER = 100, 50
+#: Steps that are stored together, or those of one replay: other writers wait for the transaction.
+_STEPS_STORED_TOGETHER = 5_000
 #: A replay that takes longer is stopped, and begun again beside the others.
 _QUICK_S = 0.25
 #: Long replays at a time, and sessions that are known to take long.
@@ -143,14 +147,17 @@ class DryComputation:
         return is_cut
 
     def _yield_group(self, computed: list[ComputedReplay]) -> Generator[list[ComputedReplay], None, None]:
-        """Yield replays that are to be stored together, and remove them; add the time of storing to turns."""
-        group = computed[:]
-        computed.clear()
-        began_s = time.monotonic()
-        yield group
-        stored_s = time.monotonic() - began_s
-        for row, *_ in group:
-            self._turns.add_cost(row.tenant, stored_s / len(group))
+        """Yield groups of replays that are to be stored together, and remove them; add that time to turns."""
+        while computed:
+            counts = accumulate(_count_steps(entry) for entry in computed)
+            fitting = max(1, sum(count <= _STEPS_STORED_TOGETHER for count in counts))
+            group = computed[:fitting]
+            del computed[:fitting]
+            began_s = time.monotonic()
+            yield group
+            stored_s = time.monotonic() - began_s
+            for row, *_ in group:
+                self._turns.add_cost(row.tenant, stored_s / len(group))
 
     def _replay_chunk(
         self,
@@ -222,3 +229,7 @@ class DryComputation:
                         yield ComputedReplay(row, outcome, find_task_anchor_event(task))
         finally:
             process.end()
+
+
+def _count_steps(entry: ComputedReplay) -> int:
+    return len(entry.outcome.steps) if isinstance(entry.outcome, DryResult) else 0

@@ -11,7 +11,7 @@ from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
-from recorder.models.replay import ReplayPlace, ReplayPolicyBody, ReplayRow
+from recorder.models.replay import ReplayPolicyBody, ReplayRow
 from recorder.replay_service.recordings.failed_sessions import find_session_failure
 from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
 from recorder.replay_service.requests.replay_and_recovery_rows import (
@@ -21,8 +21,8 @@ from recorder.replay_service.requests.replay_and_recovery_rows import (
 from recorder.replay_service.requests.replay_wire_objects import make_wire_policy
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.request_checks import (
+    EarlierLookup,
     check_replay_hosts,
-    find_requested_place_time,
     require_live_replay_hosts,
     require_replay_scope,
     require_sealed_replay_session,
@@ -35,9 +35,23 @@ _COLUMNS = set(Recovery.model_fields) - {"candidates", "inputs", "policy"}
 
 
 def create_recovery(
-    db: DbSession, runtime: Runtime, caller: Caller, body: RecoveryCreate, *, origin: Origin
+    db: DbSession,
+    runtime: Runtime,
+    caller: Caller,
+    body: RecoveryCreate,
+    *,
+    point_time: EarlierLookup[int],
+    origin: Origin,
 ) -> RecoveryRow:
-    """Queue the recovery of a failed session. Needs a write transaction.
+    """Queue the recovery of a failed session.
+
+    Args:
+        db: a write transaction.
+        runtime: the deployment.
+        caller: the caller.
+        body: the request.
+        point_time: result of `look_up_recovery_point`.
+        origin: origin of the request, for the audit log.
 
     Raises:
         NotFound: if a session, the failure tag, or the recovery point is unknown.
@@ -57,8 +71,7 @@ def create_recovery(
         if other.workflow != session.workflow:
             text = "The recovery point must be in a session of the same workflow as the failed one."
             raise ValidationFailed.of("/recovery_point/session_id", "invalid_value", message=text)
-        named = body.recovery_point.model_dump(exclude={"session_id"}, exclude_none=True)
-        point_t_ms = find_requested_place_time(db, runtime, other, ReplayPlace(**named))
+        point_t_ms = point_time.require()
     check_open_row_limit(db, RecoveryRow, tenant)
     recovery_id, now = new_timed_id("rcv")
     inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing

@@ -35,10 +35,10 @@ from recorder.replay_service.requests.replay_and_recovery_rows import (
 )
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.request_checks import (
+    EarlierLookup,
     check_compared_replay_session,
     check_replay_hosts,
     check_replay_settings,
-    check_requested_replay_range,
     require_live_replay_hosts,
     require_replay_scope,
     require_sealed_replay_session,
@@ -136,9 +136,23 @@ def create_attempt_replay(
 
 
 def create_replay(
-    db: DbSession, runtime: Runtime, caller: Caller, body: ReplayCreate, *, origin: Origin
+    db: DbSession,
+    runtime: Runtime,
+    caller: Caller,
+    body: ReplayCreate,
+    *,
+    first_event: EarlierLookup[dict[str, Any]],
+    origin: Origin,
 ) -> ReplayRow:
-    """Queue the replay of a checked request. Needs a write transaction.
+    """Queue the replay of a checked request.
+
+    Args:
+        db: a write transaction.
+        runtime: the deployment.
+        caller: the caller.
+        body: the request.
+        first_event: result of `look_up_replay_range`.
+        origin: origin of the request, for the audit log.
 
     Raises:
         NotFound: if a session, a path, or the tag, frame or event of an anchor is unknown.
@@ -153,7 +167,7 @@ def create_replay(
     other = check_compared_replay_session(db, session, body)
     if body.sandbox == "live":
         check_replay_hosts(require_live_replay_hosts(db, tenant), body.policy, body.inputs)
-    anchor_event = check_requested_replay_range(db, runtime, session, body)
+    anchor_event = first_event.require()
     check_open_row_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
     inputs = body.inputs if body.sandbox == "live" else {}  # a dry one types nothing

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -15,6 +16,7 @@ from recorder.errors import (
     InvalidUrl,
     NotFound,
     Problem,
+    RecorderError,
     SessionNotSealed,
     UrlNotAllowed,
     ValidationFailed,
@@ -23,6 +25,7 @@ from recorder.errors import (
 from recorder.memory.storage.graph_store import graph_scope_of
 from recorder.memory.storage.versions import in_scope
 from recorder.models.memory import GraphPathRow
+from recorder.models.recovery import RecoveryCreate
 from recorder.models.replay import DRY_POLICY, ReplayCreate, ReplayPlace, ReplayPolicyBody
 from recorder.models.session import SessionRow, TagCreate, TagRow
 from recorder.models.workspace import WorkspaceRow
@@ -39,6 +42,30 @@ from recorder.replay_service.requests.storage_state import (
 )
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class EarlierLookup(Generic[_Value]):
+    """Result of a look-up in the lake that was made before the request's write transaction.
+
+    Sealed sessions do not change. A read of the lake takes up to 0.2 s, for which other writers would wait.
+    """
+
+    value: _Value | None = None
+    error: RecorderError | None = None
+
+    def require(self) -> _Value | None:
+        """Return the value.
+
+        Raises:
+            RecorderError: as the look-up did.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.value
+
 
 #: Inputs that may be large: a file, or an array that begins with one.
 _FILES = re.compile(r'(?:\s*\[\s*")?data:')
@@ -212,7 +239,35 @@ def check_compared_replay_session(
     return None
 
 
-def check_requested_replay_range(
+def look_up_replay_range(
+    runtime: Runtime, tenant: Tenant, body: ReplayCreate
+) -> EarlierLookup[dict[str, Any]]:
+    """Return the event with which a requested replay begins, if it is known."""
+    if body.anchor is None and body.until is None:
+        return EarlierLookup()
+    try:
+        with runtime.database.transaction(write=False) as db:
+            session = require_sealed_replay_session(db, tenant, body.session_id)
+            return EarlierLookup(_check_requested_replay_range(db, runtime, session, body))
+    except RecorderError as error:
+        return EarlierLookup(error=error)
+
+
+def look_up_recovery_point(runtime: Runtime, tenant: Tenant, body: RecoveryCreate) -> EarlierLookup[int]:
+    """Return the time of the recovery point that a request names; None if it names none."""
+    point = body.recovery_point
+    if point is None:
+        return EarlierLookup()
+    position = ReplayPlace(**point.model_dump(exclude={"session_id"}, exclude_none=True))
+    try:
+        with runtime.database.transaction(write=False) as db:
+            session = require_sealed_replay_session(db, tenant, point.session_id)
+            return EarlierLookup(_find_requested_place_time(db, runtime, session, position))
+    except RecorderError as error:
+        return EarlierLookup(error=error)
+
+
+def _check_requested_replay_range(
     db: DbSession, runtime: Runtime, session: SessionRow, body: ReplayCreate
 ) -> dict[str, Any] | None:
     """Check anchor and until of a request; return the event with which the replay begins, if it is known.
@@ -222,13 +277,13 @@ def check_requested_replay_range(
         ValidationFailed: if an automatic anchor is asked for and the session did not fail.
         InvalidRange: if the replay would end before it begins.
     """
-    until = None if body.until is None else find_requested_place_time(db, runtime, session, body.until)
+    until = None if body.until is None else _find_requested_place_time(db, runtime, session, body.until)
     if body.anchor is not None and body.anchor.auto:
         # The best candidate is known once the replay runs.
         find_session_failure(db, session, None, pointer="/anchor/auto")
         _require_event_before_until(db, runtime, session, until)
         return None
-    anchor = None if body.anchor is None else find_requested_place_time(db, runtime, session, body.anchor)
+    anchor = None if body.anchor is None else _find_requested_place_time(db, runtime, session, body.anchor)
     if anchor is not None and until is not None and _is_until_before_anchor(body, until, anchor):
         raise InvalidRange("/until", "/anchor", where="body", detail="until is before anchor.")
     _require_event_before_until(db, runtime, session, until)
@@ -265,7 +320,7 @@ def _is_until_before_anchor(body: ReplayCreate, until_ms: int, anchor_ms: int) -
     return (until_ms, until_id) < (anchor_ms, anchor_id)
 
 
-def find_requested_place_time(
+def _find_requested_place_time(
     db: DbSession, runtime: Runtime, session: SessionRow, position: ReplayPlace
 ) -> int:
     """Return the time of a tag, frame or event of a session; of tags of one name that of the last.
