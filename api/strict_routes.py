@@ -26,7 +26,7 @@ _BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 # Pydantic reads ` 5`, `+5`, `5.0`, `1_0` and digits of every script as numbers too.
 _FORMS: dict[type, tuple[re.Pattern[str], str]] = {
-    int: (re.compile(r"-?[0-9]{1,18}"), "takes a whole number, written in digits."),
+    int: (re.compile(r"-?[0-9]{1,18}"), "takes a whole number of at most 18 digits."),
     float: (
         re.compile(r"-?[0-9]{1,18}(\.[0-9]{1,18})?([eE][+-]?[0-9]{1,2})?"),
         "takes a number such as 0.05.",

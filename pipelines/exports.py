@@ -59,7 +59,8 @@ def _describe_datasets_asset() -> str:
         "One dataset per partition, and in it one version per export: a row per event and per sampled frame "
         "of sealed sessions (WebDataset: per frame with its events), as files with a manifest. Materialize "
         "it here with the members of `POST /v1/exports`, post there, or use a recipe.\n\n"
-        f"Example of the configuration, in which only `workflow` is required:\n\n"
+        "Example of the configuration, in which only `workflow` is required, and `workspace` where there "
+        "are several:\n\n"
         f"```yaml\nops:\n  datasets:\n    config:\n{textwrap.indent(EXAMPLE, ' ' * 6)}```\n\n"
         f"{_describe_datasets_workspaces()}"
     )

@@ -179,8 +179,6 @@ class SealingAssetLog:
         """
         self._undrawn.extend(batches)
         is_due = time.monotonic() - self._drawn_at >= self._picture_every_s
-        if is_due and self._undrawn:
-            self._log_picture()
         new = {scope for batch in batches for scope in batch.scopes} - self._registered
         register_workflow_partitions(self._context.instance, sorted(new, key=partition_key))
         self._registered |= new
@@ -189,6 +187,9 @@ class SealingAssetLog:
                 self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
             elif not is_due:
                 self._context.log_event(dg.AssetObservation(asset, metadata=metadata))
+        if is_due and self._undrawn:
+            # After the assets that it is made of, which would count as newer than the graphs otherwise.
+            self._log_picture()
 
     def _log_picture(self) -> None:
         """Log the graphs' asset as materialized, with the last graph and the counts since the one before."""

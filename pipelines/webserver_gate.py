@@ -62,7 +62,8 @@ class DagsterGate:
             response = self._answer(scope, headers)
             login = None if response is not None else self._admit(scope, headers)
         except GateRefusal as refusal:
-            response = refusal_page(refusal, wants_html="text/html" in headers.get("accept", ""))
+            wants_html = "text/html" in headers.get("accept", "")
+            response = refusal_page(refusal, scope["path"], wants_html=wants_html)
         if response is not None:
             await _send_gate_answer(response, scope, receive, send)
         elif scope["type"] == "websocket" and login is not None:

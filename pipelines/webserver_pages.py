@@ -40,7 +40,7 @@ _LOG_IN = """<p>{sentence}</p>
 <p>On the machine that runs the service, as the user who runs it:</p>
 <pre>recorder status --data &lt;data folder&gt;</pre>
 <p>Open the link it prints: it works once, within 15 minutes, and logs this browser in for 12 hours.</p>
-<p>You came from another page and are logged in already? <a href="">Open this page again</a>.</p>
+<p>You came from another page and are logged in already? <a href="{again}">Open this page again</a>.</p>
 """
 _LOG_OUT = """<p>This ends the login of this browser.</p>
 <form method="post" action="/logout"><button>Log out</button></form>
@@ -57,15 +57,24 @@ class GateRefusal(Exception):
         self.allow = allow
 
 
-def refusal_page(refusal: GateRefusal, *, wants_html: bool) -> Response:
-    """Return the answer to a refused request; plain text for programs."""
+def refusal_page(refusal: GateRefusal, path: str, *, wants_html: bool) -> Response:
+    """Return the answer to a refused request; plain text for programs.
+
+    Args:
+        refusal: status and sentence.
+        path: path of the request.
+        wants_html: whether a browser asks for a page.
+    """
     headers = _HEADERS | ({"Allow": refusal.allow} if refusal.allow else {})
     if not wants_html:
         sentence = f"{refusal} {_NEXT_STEP}" if refusal.status == 401 else str(refusal)
         return PlainTextResponse(f"{sentence}\n", refusal.status, headers)
     title = "Log in" if refusal.status == 401 else HTTPStatus(refusal.status).phrase
     template = _LOG_IN if refusal.status == 401 else "<p>{sentence}</p>"
-    return _make_html_page(title, template.format(sentence=escape(str(refusal))), refusal.status, headers)
+    # A login link works once: a browser that is logged in opens Dagster instead.
+    again = "/" if path.startswith("/login/") else ""
+    body = template.format(sentence=escape(str(refusal)), again=again)
+    return _make_html_page(title, body, refusal.status, headers)
 
 
 def logged_in_page() -> Response:

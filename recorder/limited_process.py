@@ -8,6 +8,7 @@ import math
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import threading
@@ -196,10 +197,14 @@ def _write_limited_process_lines(pipe: IO[bytes], messages: Sequence[bytes]) -> 
 def serve_limited_process(answer: Callable[[bytes], bytes], memory_bytes: int) -> None:
     """Answer the requests on standard input until it ends.
 
+    A signal to the whole process group, which stops the parent, does not end an answer: the parent would
+    count it as a failure of the content.
+
     Args:
         answer: returns the answer to a message; a `MemoryError` in it ends the process.
         memory_bytes: memory beyond what the process has before the first request.
     """
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     limit_process_memory(measure_process_data_segment() + memory_bytes)
     sys.stdout.buffer.write(b"\n")
     sys.stdout.buffer.flush()

@@ -159,7 +159,7 @@ def _watch_dataset_for_command(client: "Client", export_id: str) -> dict[str, An
 
 def _describe_empty_dataset(format: str) -> str:
     if format == "webdataset":
-        return "The dataset is empty: its samples are frames, and the sessions of the filter have none."
+        return "The dataset is empty: no sealed session that passes the filter has frames, its samples."
     return "The dataset is empty: no sealed session of the filter has events."
 
 

@@ -133,7 +133,8 @@ def check_ports(settings: Settings, ports: Ports) -> Iterator[Finding]:
         if _is_free(ports.host, port):
             yield Finding("ports", "ok", f"Port {port} is free for `recorder up`.")
         elif option == "--port" and _is_port_of_api(ports.host, port):
-            yield Finding("ports", "ok", f"An API process without `recorder up` answers at port {port}.")
+            message = f"An API process answers at port {port}: `recorder up` would need another --port."
+            yield Finding("ports", "ok", message)
         else:
             message = f"Another program listens on port {port}."
             yield Finding("ports", "warning", message, f"Stop it, or give `recorder up` another {option}.")

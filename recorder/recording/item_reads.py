@@ -99,6 +99,7 @@ _FRAME_COLUMNS = (
     *(name for name in FrameRow.model_fields if name in LAYOUTS["frames"].schema.names),
     "rects",
 )
+_NO_FRAME = "The session has no such frame; check both ids, and the mode of the key."
 #: Of a frame in a page, without its address and masked rectangles; and of such a rectangle.
 _FRAME_BYTES, _RECTANGLE_BYTES = 400, 32
 _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
@@ -170,9 +171,9 @@ class StoredImage:
         try:
             data = self._blobs.get(self._object, self._offset + start, end - start)
         except KeyError as error:
-            raise NotFound("frame") from error
+            raise NotFound("frame", _NO_FRAME) from error
         if len(data) < end - start:
-            raise NotFound("frame")
+            raise NotFound("frame", _NO_FRAME)
         return data
 
 
@@ -198,7 +199,7 @@ def read_dom(db: DbSession, lake: Lake, blobs: Blobs, row: SessionRow, frame_id:
     try:
         return unpack_frame_snapshot(blobs.get(stored.dom_object, stored.dom_offset, stored.dom_length))
     except KeyError as error:
-        raise NotFound("frame") from error
+        raise NotFound("frame", _NO_FRAME) from error
 
 
 def describe_session(db: DbSession, lake: Lake, row: SessionRow, include: frozenset[str]) -> SessionDetail:
@@ -315,7 +316,7 @@ def _find_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Fr
         records = _read_sealed_item(lake, row, "frames", item_id=frame_id)
         stored = next((convert_lake_frame_row(frame) for frame in records.iter_rows(named=True)), None)
     if stored is None:
-        raise NotFound("frame")
+        raise NotFound("frame", _NO_FRAME)
     return stored
 
 

@@ -26,6 +26,7 @@ from recorder.exports.requests.validation import make_dataset_name, validate_exp
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter
 from recorder.models.field_messages import make_field_message
+from recorder.models.wire import allowed_wire_members, describe_allowed_wire_names
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
@@ -79,7 +80,11 @@ def read_recipe_request(members: Mapping[str, Any]) -> ExportCreate:
         return ExportCreate.model_validate(dict(members))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise InvalidRecipe(json_pointer(*first["loc"])[1:], make_field_message(first)) from error
+        why = make_field_message(first)
+        if first["type"] == "extra_forbidden":
+            allowed = allowed_wire_members(ExportCreate, first["loc"][:-1], members)
+            why = f"Unknown member. {describe_allowed_wire_names(allowed)}"
+        raise InvalidRecipe(json_pointer(*first["loc"])[1:], why) from error
 
 
 def add_recipe(
