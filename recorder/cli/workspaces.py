@@ -32,7 +32,7 @@ _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 
 @app.command("create")
 def create_workspace_command(
-    name: str,
+    name: Annotated[str, typer.Argument(help="Name of the new workspace.")],
     tier: Annotated[str, _TIER] = "default",
     init: Annotated[
         bool, typer.Option("--init", help="Create the deployment too, where the data folder holds none.")
@@ -154,6 +154,10 @@ def create_key_command(
     try:
         wanted = KeyCreate.model_validate(body)
     except ValidationError as error:
+        if any(problem["loc"][0] == "expires_at" for problem in error.errors()):
+            raise typer.BadParameter(
+                "takes a time with a zone, such as 2030-01-31T00:00:00Z", param_hint="--expires-at"
+            ) from error
         problems = [f"{problem['loc'][0]}: {make_field_message(problem)}" for problem in error.errors()]
         raise typer.BadParameter(" ".join(problems)) from error
     with open_command_database(data) as (settings, database):

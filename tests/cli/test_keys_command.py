@@ -111,6 +111,14 @@ def test_a_refused_scope_names_the_option_and_what_is_allowed(runtime: Runtime) 
     assert "takes read, write or admin" in done.output
 
 
+def test_a_refused_end_of_validity_names_the_option_and_an_example(runtime: Runtime) -> None:
+    words = ["keys", "create", "acme", "x", "--expires-at", "tomorrow"]
+    data = str(runtime.settings.data_dir)
+    done = CliRunner().invoke(command_line, [*words, "--data", data], terminal_width=500)
+    assert done.exit_code == 2 and "--expires-at" in done.output
+    assert "2030-01-31T00:00:00Z" in done.output
+
+
 def test_what_the_operator_does_is_audited(runtime: Runtime) -> None:
     made = make(runtime)
     run(runtime, "revoke", made["id"])
