@@ -26,7 +26,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Url = Annotated[str, typer.Option(envvar="RECORDER_URL", help="Address of the service.")]
 KeyOption = Annotated[str, typer.Option(envvar="RECORDER_KEY", help="API key.", show_envvar=True)]
 Where = Annotated[
-    list[str] | None, typer.Option("--where", help="A filter, such as outcome=success.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        "--where", help="A filter, such as outcome=success; repeat it for several.", show_default=False
+    ),
 ]
 AnyWorkspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 OneWorkspace = Annotated[
