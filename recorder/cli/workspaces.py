@@ -10,6 +10,7 @@ from recorder.cli.options import (
     DataDir,
     open_command_database,
     open_deployment_for_command,
+    print_aligned_table,
     print_data_folder,
     print_json,
 )
@@ -193,8 +194,10 @@ def list_keys_command(workspace: _Name, data: DataDir = None, as_json: AsJson = 
     if as_json:
         print_json([key.model_dump(mode="json") for key in keys])
         return
-    for key in keys:
-        typer.echo(f"{key.id}  {key.scope}  {key.mode}  …{key.last4}  {key.label}")
+    print_aligned_table(
+        ("key", "scope", "mode", "last4", "label"),
+        [(key.id, key.scope, key.mode, f"…{key.last4}", key.label) for key in keys],
+    )
 
 
 @keys_app.command("revoke")
