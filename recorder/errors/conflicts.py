@@ -11,16 +11,16 @@ class InvalidState(Conflict):
     code = "invalid_state"
     title = "Invalid state"
 
-    def __init__(self, status: str, *, needed: str, found: str = "", remedy: str = "") -> None:
+    def __init__(self, status: str, *, needed: str, obstacle: str = "", remedy: str = "") -> None:
         """Make the error.
 
         Args:
             status: the current status of the resource.
             needed: the condition that the resource does not fulfil, without the article.
-            found: the state that prevents the operation, where it is not the status.
+            obstacle: the state that prevents the operation, where it is not the status.
             remedy: the next step, as a sentence.
         """
-        super().__init__(" ".join(filter(None, (f"The {needed}; it is {found or status}.", remedy))))
+        super().__init__(" ".join(filter(None, (f"The {needed}; it is {obstacle or status}.", remedy))))
         self.status = status
 
     @property

@@ -98,7 +98,7 @@ def require_unheld_session(db: DbSession, row: SessionRow) -> None:
         raise InvalidState(
             row.status,
             needed="session must be free of legal holds to be purged",
-            found="held",
+            obstacle="held",
             remedy="Ask the operator to end the hold: `recorder hold list`, then `recorder hold remove`.",
         )
 
