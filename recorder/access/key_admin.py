@@ -115,7 +115,7 @@ def _validate_key_request(wanted: KeyCreate) -> Scope:
     try:
         scope = Scope.parse(wanted.scope)
     except ValueError as error:
-        text = f"scope takes read, write or admin, followed by {LIVE_REPLAY} for live replays."
+        text = f"scope takes read, write or admin, which may be followed by {LIVE_REPLAY}."
         raise ValidationFailed.of("/scope", "invalid_value", message=text) from error
     if wanted.expires_at is not None and wanted.expires_at <= clock.now():
         raise InvalidTime("/expires_at", "expires_at takes a time in the future.", where="body")

@@ -47,7 +47,7 @@ class Scope:
         levels = [level for level in LEVELS if level in words]
         rest = [word for word in words if word not in LEVELS]
         if len(levels) != 1 or rest not in ([], [LIVE_REPLAY]) or len(words) != 1 + len(rest):
-            raise ValueError("a scope is read, write or admin, and may be followed by replay:live")
+            raise ValueError("a scope is read, write or admin, which may be followed by replay:live")
         return cls(levels[0], bool(rest))
 
     def includes(self, other: "Scope") -> bool:

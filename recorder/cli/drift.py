@@ -16,10 +16,12 @@ from recorder.cli.options import (
     open_deployment_for_command,
     print_json,
 )
+from recorder.plurals import format_count
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
     from recorder.memory.drift.backtest import Backtest
+    from recorder.memory.drift.thresholds import DriftRules
     from recorder.runtime import Runtime
     from recorder.tenant import GraphScope
 
@@ -53,7 +55,7 @@ def backtest(
     if as_json:
         print_json(_backtest_to_json(workflow, baseline, result))
     else:
-        _print_backtest(workflow, result)
+        _print_backtest(workflow, result, rules)
 
 
 @app.command("list")
@@ -146,7 +148,7 @@ def _backtest_to_json(workflow: str, baseline: int, result: "Backtest") -> dict[
     }
 
 
-def _print_backtest(workflow: str, result: "Backtest") -> None:
+def _print_backtest(workflow: str, result: "Backtest", rules: "DriftRules") -> None:
     from recorder import clock
 
     if result.alarms:
@@ -164,13 +166,23 @@ def _print_backtest(workflow: str, result: "Backtest") -> None:
             ],
         )
     if not result.judged:
-        typer.echo(f"{workflow} has {result.sessions:,} sessions: too few for a baseline.", err=True)
+        typer.echo(_explain_missing_baseline(workflow, result.sessions, rules), err=True)
         return
     rates = ", ".join(f"{rate:.2f} {type}" for type, rate in result.rates.items())
     typer.echo(
-        f"{result.judged:,} of {result.sessions:,} sessions of {workflow} judged, against {result.terms} "
-        f"baselines. Per 2,000 sessions: {rates}.",
+        f"{result.judged:,} of {format_count(result.sessions, 'session')} of {workflow} judged, against "
+        f"{format_count(result.terms, 'baseline')}. Per 2,000 sessions: {rates}.",
         err=True,
+    )
+
+
+def _explain_missing_baseline(workflow: str, sessions: int, rules: "DriftRules") -> str:
+    """Return the sentences that say how many sessions a backtest needs, and what to do."""
+    needed = min(rules.least_baseline, rules.baseline) + 1
+    smaller = f", or give a --baseline from {_LEAST_BASELINE} to {sessions - 1}"
+    return (
+        f"{workflow} has {format_count(sessions, 'session')}: too few for a baseline. A backtest needs at "
+        f"least {needed}. Record more{smaller if sessions > _LEAST_BASELINE else ''}."
     )
 
 

@@ -99,7 +99,7 @@ def _describe_graph_path(path: Mapping[str, Any], common: Mapping[str, Any]) -> 
         texts = [join_node_names(path["node_ids"], names) or "(no steps)"]
     else:
         texts = describe_path(common["node_ids"], path["node_ids"], names)
-    optional = join_node_names(path["optional_node_ids"], names)
+    optional = join_node_names(path["optional_node_ids"], names, separator=", ")
     return [*texts, f"optional: {optional}"] if optional else texts
 
 

@@ -12,7 +12,9 @@ from recorder.cli.options import (
     WrongOptions,
     find_any_workspace_id_option,
     find_workspace_id_option,
+    format_age,
     open_command_database,
+    print_aligned_table,
     print_json,
 )
 
@@ -72,21 +74,23 @@ def list_holds_command(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the holds, the oldest first: workspace, kind, session or tag, time."""
+    """List the holds, the oldest first: workspace, kind, age, session or tag."""
     from recorder import clock
     from recorder.governance import holds
 
     with open_command_database(data) as (_, database), database.transaction(write=False) as db:
         workspace_id = find_any_workspace_id_option(db, workspace)
         rows = holds.list_holds(db, workspace_id)
-    shown = [{**vars(row), "created_at": clock.to_iso(row.created_at)} for row in rows]
     if as_json:
-        print_json(shown)
+        print_json([{**vars(row), "created_at": clock.to_iso(row.created_at)} for row in rows])
         return
-    if not shown:
+    if not rows:
         typer.echo("Nothing is held.", err=True)
-    for hold in shown:
-        typer.echo("  ".join((hold["workspace_id"], hold["kind"], hold["value"], hold["created_at"])))
+    print_aligned_table(
+        ("workspace", "kind", "age", "session or tag"),
+        [(hold.workspace_id, hold.kind, format_age(hold.created_at), hold.value) for hold in rows],
+        right=("age",),
+    )
 
 
 def _choose_hold_target(session: str | None, tag: str | None) -> tuple[Literal["session", "tag"], str]:

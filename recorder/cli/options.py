@@ -1,9 +1,10 @@
 """Shared parts of the commands: options, the deployment or service they open, form of output. Contract §5."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,7 +27,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout.")]
 Url = Annotated[str, typer.Option(envvar="RECORDER_URL", help="Address of the service.")]
 KeyOption = Annotated[str, typer.Option(envvar="RECORDER_KEY", help="API key.", show_envvar=True)]
 Where = Annotated[
-    list[str] | None, typer.Option("--where", help="A filter, such as outcome=success.", show_default=False)
+    list[str] | None,
+    typer.Option(
+        "--where", help="A filter, such as outcome=success; repeat it for several.", show_default=False
+    ),
 ]
 AnyWorkspace = Annotated[str | None, typer.Option(help="Name or id of one workspace. \\[default: all]")]
 OneWorkspace = Annotated[
@@ -88,6 +92,43 @@ def format_bytes(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count / 1e3:.1f} kB"
+
+
+def format_age(created_at: datetime) -> str:
+    """Return the time since a moment in its largest unit, such as `3 m`."""
+    from recorder import clock
+
+    seconds = max(0, int((clock.now() - created_at).total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def print_aligned_table(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
+) -> None:
+    """Print rows in aligned columns on stdout, below a line of heads on stderr; nothing for no rows.
+
+    Args:
+        heads: names of the columns; the last column may be long.
+        rows: the cells of each row.
+        right: names of the columns that are aligned at the right, such as numbers.
+    """
+    if not rows:
+        return
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+
+    def format_line(cells: Sequence[str]) -> str:
+        aligned = [
+            cell.rjust(width) if head in right else cell.ljust(width)
+            for head, cell, width in zip(heads, cells, widths, strict=True)
+        ]
+        return "  ".join(aligned).rstrip()
+
+    typer.echo(format_line(heads), err=True)
+    for row in rows:
+        typer.echo(format_line(row))
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +15,7 @@ from recorder.cli.options import DEFAULT_URL, AsJson, KeyOption, Url, open_clien
 from recorder.cli.replay_steps import ReplaySteps, cut_line_to_columns
 from recorder.memory.views.label_lines import one_line
 from recorder.plurals import format_count
+from recorder.shell_commands import wrap_for_terminal
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -66,7 +69,7 @@ def replay(
     storage_state: StoredState = None,
     policy: Policy = None,
     live: Live = False,
-    timeout: Timeout = 600.0,
+    timeout: Timeout = 600,
     as_json: AsJson = False,
 ) -> None:
     """Replay a sealed session and print its steps; exit with 3 if it diverges."""
@@ -109,15 +112,16 @@ def recover(
     storage_state: StoredState = None,
     policy: Policy = None,
     live: Live = False,
-    timeout: Timeout = 600.0,
+    timeout: Timeout = 600,
     as_json: AsJson = False,
 ) -> None:
     """Recover a failed session and print the candidates; exit with 1 if none leads to success."""
     settings = _read_replay_options(input, storage_state, policy, live=live)
     with open_client_for_command(url, key) as client:
-        made = client.create_recovery(
-            session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
-        )
+        with _name_failure_tag_option():
+            made = client.create_recovery(
+                session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
+            )
         ended = client.wait_recovery(
             made["id"],
             timeout_s=timeout,
@@ -136,6 +140,25 @@ def recover(
         _print_failed_attempt(attempt)
     if ended["status"] != "succeeded":
         raise typer.Exit(1)
+
+
+@contextmanager
+def _name_failure_tag_option() -> Iterator[None]:
+    """End the command with a refusal that names the option where the service names its member.
+
+    Raises:
+        typer.Exit: if the service refuses the request for its failure.
+    """
+    from recorder.client import ApiError
+
+    try:
+        yield
+    except ApiError as error:
+        message = re.sub(r"(?<!-)\bfailure_tag\b", "--failure-tag", str(error))
+        if message == str(error):
+            raise
+        typer.echo(wrap_for_terminal(message), err=True)
+        raise typer.Exit(1) from error
 
 
 def _read_replay_options(

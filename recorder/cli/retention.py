@@ -14,6 +14,7 @@ from recorder.cli.options import (
     find_any_workspace_id_option,
     format_bytes,
     open_deployment_for_command,
+    print_aligned_table,
     print_data_folder,
     print_json,
 )
@@ -161,8 +162,14 @@ def _print_retention_report(
             shown["lake"] = lake.list_rows()
         print_json(shown)
         return
-    for row in rows:
-        typer.echo(f"{row['workspace_id']}  {row['kind']}  {row['count']}  {format_bytes(int(row['bytes']))}")
+    print_aligned_table(
+        ("workspace", "kind", "number", "size"),
+        [
+            (str(row["workspace_id"]), str(row["kind"]), f"{row['count']:,}", format_bytes(int(row["bytes"])))
+            for row in rows
+        ],
+        right=("number", "size"),
+    )
     if not rows:
         typer.echo("Nothing is due.", err=True)
     if purged is not None:

@@ -19,6 +19,7 @@ from recorder.cli.options import (
     Url,
     Where,
     find_any_workspace_id_option,
+    format_age,
     open_client_for_command,
     open_command_database,
     print_json,
@@ -203,8 +204,10 @@ def _print_stream_messages(client: "Client", session_id: str, *, from_start: boo
 
 def _format_session_line(session: dict[str, Any]) -> str:
     """Return a session as one line; workflow names come last, since they may be long."""
+    from recorder import clock
+
     outcome = session["outcome"] or "-"
-    age = _format_session_age(session["created_at"])
+    age = format_age(clock.parse_time(session["created_at"], name="created_at"))
     return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 
@@ -227,18 +230,6 @@ def _format_tail_message_line(message: dict[str, Any]) -> str:
     if kind == "session.status":
         return f"{at}  {'status':<12}  {data['status']}"
     return f"{at}  {one_line(kind, _LABEL_LENGTH)}"
-
-
-def _format_session_age(created_at: str) -> str:
-    """Return the time since a moment in its largest unit, such as `3 m`."""
-    from recorder import clock
-
-    created = clock.parse_time(created_at, name="created_at")
-    seconds = max(0, int((clock.now() - created).total_seconds()))
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 def import_(

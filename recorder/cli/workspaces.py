@@ -10,6 +10,7 @@ from recorder.cli.options import (
     DataDir,
     open_command_database,
     open_deployment_for_command,
+    print_aligned_table,
     print_data_folder,
     print_json,
 )
@@ -32,7 +33,7 @@ _Name = Annotated[str, typer.Argument(help="Name or id of a workspace.")]
 
 @app.command("create")
 def create_workspace_command(
-    name: str,
+    name: Annotated[str, typer.Argument(help="Name of the new workspace.")],
     tier: Annotated[str, _TIER] = "default",
     init: Annotated[
         bool, typer.Option("--init", help="Create the deployment too, where the data folder holds none.")
@@ -154,6 +155,10 @@ def create_key_command(
     try:
         wanted = KeyCreate.model_validate(body)
     except ValidationError as error:
+        if any(problem["loc"][0] == "expires_at" for problem in error.errors()):
+            raise typer.BadParameter(
+                "takes a time with a zone, such as 2030-01-31T00:00:00Z", param_hint="--expires-at"
+            ) from error
         problems = [f"{problem['loc'][0]}: {make_field_message(problem)}" for problem in error.errors()]
         raise typer.BadParameter(" ".join(problems)) from error
     with open_command_database(data) as (settings, database):
@@ -189,8 +194,10 @@ def list_keys_command(workspace: _Name, data: DataDir = None, as_json: AsJson = 
     if as_json:
         print_json([key.model_dump(mode="json") for key in keys])
         return
-    for key in keys:
-        typer.echo(f"{key.id}  {key.scope}  {key.mode}  …{key.last4}  {key.label}")
+    print_aligned_table(
+        ("key", "scope", "mode", "last4", "label"),
+        [(key.id, key.scope, key.mode, f"…{key.last4}", key.label) for key in keys],
+    )
 
 
 @keys_app.command("revoke")

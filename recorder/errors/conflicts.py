@@ -11,8 +11,16 @@ class InvalidState(Conflict):
     code = "invalid_state"
     title = "Invalid state"
 
-    def __init__(self, status: str, *, needed: str, remedy: str = "") -> None:
-        super().__init__(" ".join(filter(None, (f"The {needed}; it is {status}.", remedy))))
+    def __init__(self, status: str, *, needed: str, obstacle: str = "", remedy: str = "") -> None:
+        """Make the error.
+
+        Args:
+            status: the current status of the resource.
+            needed: the condition that the resource does not fulfil, without the article.
+            obstacle: the state that prevents the operation, where it is not the status.
+            remedy: the next step, as a sentence.
+        """
+        super().__init__(" ".join(filter(None, (f"The {needed}; it is {obstacle or status}.", remedy))))
         self.status = status
 
     @property

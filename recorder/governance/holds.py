@@ -96,7 +96,10 @@ def require_unheld_session(db: DbSession, row: SessionRow) -> None:
     """
     if list_held_sessions(db, row.workspace_id, [row.id]):
         raise InvalidState(
-            row.status, needed="session must be free of legal holds (`recorder hold list`) to be purged"
+            row.status,
+            needed="session must be free of legal holds to be purged",
+            obstacle="held",
+            remedy="Ask the operator to end the hold: `recorder hold list`, then `recorder hold remove`.",
         )
 
 

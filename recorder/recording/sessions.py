@@ -112,7 +112,11 @@ def start_session(db: DbSession, tenant: Tenant, session_id: str) -> Session:
             require_quota_minutes(db, tenant)
         _start_session(db, row, clock.now(), metadata=read_session_metadata(db, row))
     elif row.status != "recording":
-        raise InvalidState(row.status, needed="session must be created to be started")
+        raise InvalidState(
+            row.status,
+            needed="session must be created to be started",
+            remedy='Create a new session with "start": true.',
+        )
     return session_to_wire(row, read_session_metadata(db, row))
 
 

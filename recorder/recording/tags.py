@@ -46,7 +46,11 @@ def add_tag(
     check_tag(body)
     row = find_session(db, tenant, session_id, lock=True)
     if row.status == "created":
-        raise InvalidState(row.status, needed="session must have started to be tagged")
+        raise InvalidState(
+            row.status,
+            needed="session must have started to be tagged",
+            remedy="Start it with POST /v1/sessions/{session_id}/start.",
+        )
     if isinstance(anchor, ValidationFailed):
         raise anchor
     if row.tag_count >= limits.TAGS_PER_SESSION:

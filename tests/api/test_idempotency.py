@@ -197,6 +197,8 @@ def test_what_is_missing_or_not_now_is_answered_alike_again(caller: Caller) -> N
     session_id = caller.make_session(status="created")
     early = caller.post(f"{SESSIONS}/{session_id}/stop", key="k")
     assert_problem(early, 409, "invalid_state")
+    tagged = caller.post(f"{SESSIONS}/{session_id}/tags", {"name": "seen"})
+    assert "Start it with POST" in assert_problem(tagged, 409, "invalid_state")["detail"]
     missing = caller.post(f"{SESSIONS}/{session_id.swapcase()}/stop", key="k")
     assert_problem(missing, 404, "not_found")
     caller.post(f"{SESSIONS}/{session_id}/start")

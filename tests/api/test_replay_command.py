@@ -123,6 +123,9 @@ def test_recoveries_are_printed_with_their_candidates(caller: Caller, run: Calla
     assert json.loads(replayed.out)["anchor_event"]["t_ms"] == 2_000
     lost = make_run(caller, "Retry", error_at=1_100, seal=True)
     assert run("recover", lost).code == 1
+    unfailed = run("recover", make_run(caller, *USUAL, seal=True))
+    assert unfailed.code == 1 and "name the tag of its failure with --failure-tag," in unfailed.err
+    assert " failure_tag" not in unfailed.err
 
 
 def test_a_guided_replay_names_the_step_that_it_asks_about(

@@ -151,7 +151,8 @@ def test_a_sealed_session_takes_tags_and_nothing_else(caller: Caller, sealer: Se
         caller.add_events(session_id, event(1)),
         caller.add_frames(session_id, frame(1)),
     ):
-        assert assert_problem(answer, 409, "invalid_state")["current_status"] == "sealed"
+        problem = assert_problem(answer, 409, "invalid_state")
+        assert problem["current_status"] == "sealed" and " a new session" in problem["detail"]
     stopped = caller.post(f"{address}/stop").json()
     assert (stopped["status"], stopped["outcome"]) == ("sealed", "success")
     caller.post(f"{address}/tags", {"name": "failed", "t_ms": 10**6})

@@ -66,7 +66,10 @@ def test_keys_are_listed_newest_first_without_their_value(runtime: Runtime) -> N
     listed = json.loads(run(runtime, "list", "acme", "--json").stdout)
     assert [key["id"] for key in listed][:2] == [made[1]["id"], made[0]["id"]]
     assert "key" not in listed[0] and made[0]["key"] not in run(runtime, "list", "acme").stdout
-    assert made[0]["key"][-4:] in run(runtime, "list", "acme").stdout
+    shown = run(runtime, "list", "acme")
+    heads = next(line for line in shown.stderr.splitlines() if line.startswith("key "))
+    column = heads.index("last4") + 1
+    assert made[0]["key"][-4:] in [line[column : column + 4] for line in shown.stdout.splitlines()]
 
 
 def test_a_revoked_key_opens_nothing(runtime: Runtime) -> None:
@@ -109,6 +112,14 @@ def test_a_refused_scope_names_the_option_and_what_is_allowed(runtime: Runtime) 
     done = CliRunner().invoke(command_line, words, terminal_width=500)
     assert done.exit_code == 2 and "--scope" in done.output
     assert "takes read, write or admin" in done.output
+
+
+def test_a_refused_end_of_validity_names_the_option_and_an_example(runtime: Runtime) -> None:
+    words = ["keys", "create", "acme", "x", "--expires-at", "tomorrow"]
+    data = str(runtime.settings.data_dir)
+    done = CliRunner().invoke(command_line, [*words, "--data", data], terminal_width=500)
+    assert done.exit_code == 2 and "--expires-at" in done.output
+    assert "2030-01-31T00:00:00Z" in done.output
 
 
 def test_what_the_operator_does_is_audited(runtime: Runtime) -> None:

@@ -155,7 +155,11 @@ def test_a_hold_is_added_listed_and_removed(runtime: Runtime) -> None:
     (listed,) = print_json(runtime, "hold", "list", "--workspace", "acme")
     assert (listed["workspace_id"], listed["kind"], listed["value"]) == (acme, "session", held)
     assert [row["value"] for row in print_json(runtime, "hold", "list")] == [held, "legal"]
-    assert run(runtime, "hold", "list").stdout.splitlines()[0].split()[:3] == [acme, "session", held]
+    shown = run(runtime, "hold", "list")
+    (of_session, of_tag), (heads,) = shown.stdout.splitlines(), shown.stderr.splitlines()
+    assert of_session.split()[:2] == [acme, "session"] and of_session.endswith(f" s  {held}")
+    column = heads.index("session or tag")
+    assert (of_session[column:], of_tag[column:]) == (held, "legal") and len(of_session) <= 80
     kinds = {row["kind"]: row["count"] for row in print_json(runtime, "retention", "run")["data"]}
     assert kinds["held_sessions"] == 1 and "expired_sessions" not in kinds
     print_json(runtime, "hold", "remove", *target)

@@ -162,6 +162,7 @@ def test_a_held_session_is_not_deleted_for_good(caller: Caller, kind: str) -> No
         assert add_hold(db, origin, kind=kind, value=value)  # type: ignore[arg-type]
     address = f"/v1/sessions/{session_id}?hard=true"
     problem = assert_problem(caller.delete(address), 409, "invalid_state")
+    assert "it is held. Ask the operator to end the hold" in problem["detail"]
     assert problem["current_status"] == "recording"
     assert caller.get(f"/v1/sessions/{session_id}").status_code == 200
     with database.transaction(write=True) as db:

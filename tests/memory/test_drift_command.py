@@ -75,7 +75,7 @@ def test_too_few_sessions_are_said_to_be_too_few(runtime: Runtime, story: Story)
     Story(runtime.database, GraphScope(Tenant(story.scope.workspace_id, "test"), "refunds")).add("ab")
     done = run(runtime, "backtest", "refunds", "--mode", "test")
     assert (done.exit_code, done.stdout) == (0, "")
-    assert "2 sessions: too few for a baseline" in done.stderr
+    assert "2 sessions: too few for a baseline. A backtest needs at least 101." in done.stderr
 
 
 def test_what_is_not_there_is_refused(runtime: Runtime, story: Story) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from recorder.memory.views.path_texts import describe_path, list_path_changes
+from recorder.memory.views.path_texts import describe_path, join_node_names, list_path_changes
 from tests.support.graph_columns import INVOICES
 
 COMMON = list(INVOICES[0][0])
@@ -32,6 +32,11 @@ def test_differences_read_as_in_the_drawing(way: int, texts: list[str]) -> None:
 
 def test_several_places_are_told_in_order() -> None:
     assert describe_path("abcdefgh", "axcdefg", {}) == ["after a: − b + x", "− h"]
+
+
+def test_nodes_that_do_not_follow_each_other_are_joined_by_commas() -> None:
+    assert join_node_names("ab", {"a": "Sign in"}, separator=", ") == "Sign in, b"
+    assert join_node_names("abcdefgh", {}, separator=", ") == "a, b, c, d, … 3 more …, h"
 
 
 def test_labels_stand_for_ids_and_stay_on_their_line() -> None:

@@ -10,6 +10,8 @@ from recorder.plurals import format_count
 #: More names than this in a row are shortened to the first ones and the last.
 _NAMES = 6
 _NAME_LENGTH = 40
+#: Text between two names of nodes that follow each other.
+_NEXT_STEP = " › "
 #: Steps of long paths that are compared, from the first difference on: the time goes with their cube.
 _COMPARED_STEPS = 64
 #: Positions that are described.
@@ -99,18 +101,20 @@ def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
     return " ".join(parts)
 
 
-def join_node_names(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def join_node_names(nodes: Sequence[str], names: Mapping[str, str], *, separator: str = _NEXT_STEP) -> str:
     """Return the names of nodes in a row, as text that may be shown; long rows are shortened.
 
     Args:
         nodes: node ids.
         names: labels by node id; a node without one is named by its id.
+        separator: text between two names; a comma where the nodes do not follow each other.
     """
-    return _join_node_labels(nodes, {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes})
+    shown = {node: one_line(names.get(node, node), _NAME_LENGTH) for node in nodes}
+    return _join_node_labels(nodes, shown, separator=separator)
 
 
-def _join_node_labels(nodes: Sequence[str], names: Mapping[str, str]) -> str:
+def _join_node_labels(nodes: Sequence[str], names: Mapping[str, str], *, separator: str = _NEXT_STEP) -> str:
     if len(nodes) <= _NAMES:
-        return " › ".join(names[node] for node in nodes)
-    first = " › ".join(names[node] for node in nodes[: _NAMES - 2])
-    return f"{first} › … {len(nodes) - _NAMES + 1} more … › {names[nodes[-1]]}"
+        return separator.join(names[node] for node in nodes)
+    left_out = f"… {len(nodes) - _NAMES + 1} more …"
+    return separator.join([*(names[node] for node in nodes[: _NAMES - 2]), left_out, names[nodes[-1]]])
