@@ -67,7 +67,8 @@ def test_test_mode_is_free(make_tenant: Any, writer: IngestWriter) -> None:
     assert (tester.used_ms(), tester.notices()) == (0, [])
 
 
-def test_replays_are_free_and_go_on(tenant: ChargedTenant, writer: IngestWriter) -> None:
+def test_replays_are_free_and_go_on(tenant: ChargedTenant) -> None:
+    writer = IngestWriter(tenant.database, records_replays=True)
     session_id = tenant.session(start=False, started_at=None)
     with tenant.database.transaction(write=True) as db:
         charge_quota_minutes(db, tenant.caller.workspace_id, 10 * MINUTE)
@@ -75,6 +76,7 @@ def test_replays_are_free_and_go_on(tenant: ChargedTenant, writer: IngestWriter)
         start_session(db, Tenant(tenant.caller.workspace_id, "live"), session_id)
     batches = [tenant.batch(session_id, t_ms, **more) for t_ms, more in ((0, {}), (9, {"id": "evt_R1"}))]
     assert codes(submit(*((writer, batch) for batch in batches))) == ["accepted"] * 2
+    writer.close()
     tenant.stop(session_id)
     assert tenant.used_ms() == 10 * MINUTE
 

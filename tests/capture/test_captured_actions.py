@@ -304,7 +304,7 @@ def test_the_last_frame_shows_the_page_after_it_has_loaded(client: Client) -> No
             await page.route("https://app.example/**", answer)
             async with record(page, workflow="capture_test", client=client) as recording:
                 await page.goto("https://app.example/start", wait_until="commit")
-                await page.get_by_text("loading").wait_for()
+                await page.locator("#state").wait_for()
             await browser.close()
             return recording
 
