@@ -149,9 +149,20 @@ def test_a_session_deleted_while_the_export_is_published_is_in_no_completed_expo
         delete(runtime, ids[1])
         return result
 
-    monkeypatch.setattr(finalize, moment, _read_before_deletion)
-    done = run_export(runtime, row.id, owner="test")
     folder = folder_of(runtime, row)
+    has_manifest: list[bool] = []
+    build = finalize.build_manifest
+
+    def _build_manifest(*arguments: Any) -> Any:
+        has_manifest.append((folder / "manifest.json").exists())
+        return build(*arguments)
+
+    monkeypatch.setattr(finalize, moment, _read_before_deletion)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(finalize, "build_manifest", _build_manifest)
+        done = run_export(runtime, row.id, owner="test")
+    # The manifest with the deleted session is removed before the files are written again.
+    assert has_manifest == [False, False]
     assert (done.status, done.rows) == ("completed", 6)
     assert manifest_of(folder)["tombstones"]["deleted"] == 1
     assert verify_manifest(folder).is_valid
