@@ -186,14 +186,15 @@ def _find_loss(instance: dg.DagsterInstance, record: dg.RunRecord, *, needs_leas
     if status not in _UNFINISHED or timedelta(0) <= age <= _TO_TAKE_THE_LEASE:
         return None
     run_id = record.dagster_run.run_id
-    without_lease_s = _seen.measure_time_without_lease(run_id)
     process_id = _read_process_id(instance, run_id)
-    if process_id is not None:
-        if not is_process_running(process_id):
-            return "The run's process is gone."
-        return _HUNG if needs_lease and without_lease_s > LONGEST_WITHOUT_LEASE_S else None
+    if process_id is not None and not is_process_running(process_id):
+        return "The run's process is gone."
     if not needs_lease:
+        # Its time without a lease is not measured either: it may hold one.
         return None
+    without_lease_s = _seen.measure_time_without_lease(run_id)
+    if process_id is not None:
+        return _HUNG if without_lease_s > LONGEST_WITHOUT_LEASE_S else None
     is_launched = status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
     if not is_launched:
         patience = _TO_TAKE_THE_LEASE

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,12 @@ from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from pipelines import export_queue
-from pipelines.dagster_runs import fail_dagster_runs_without_process
+from pipelines.dagster_runs import (
+    LONGEST_WITHOUT_LEASE_S,
+    fail_dagster_runs_without_process,
+    fail_lost_dagster_run,
+    list_unfinished_dagster_runs,
+)
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.export_places import (
     PRIORITY_TAG,
@@ -172,6 +178,22 @@ def test_the_lost_runs_of_all_jobs_are_failed(
     assert fail_dagster_runs_without_process(deployment.instance) == 1
     statuses = {run.run_id: run.status for run in deployment.instance.get_runs()}
     assert [statuses[run.run_id] for run in runs] == [dg.DagsterRunStatus.FAILURE, STARTED]
+
+
+def test_the_check_of_all_jobs_does_not_count_a_run_as_one_without_lease(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = deployment.add_run(deployment.queue(), STARTED)
+    process = EngineEventData.in_process(os.getpid())
+    deployment.instance.report_engine_event("Started process for run.", run, process)
+    later, began = clock.now() + timedelta(minutes=20), time.monotonic()
+    monkeypatch.setattr(clock, "now", lambda: later)
+    # It works for longer than a run may be without a lease, and has just given its lease back.
+    for second in range(0, int(LONGEST_WITHOUT_LEASE_S) + 60, 30):
+        monkeypatch.setattr(time, "monotonic", lambda second=second: began + second)
+        assert fail_dagster_runs_without_process(deployment.instance) == 0
+    (record,) = list_unfinished_dagster_runs(deployment.instance)
+    assert not fail_lost_dagster_run(deployment.instance, record)
 
 
 def test_lost_runs_keep_no_place_however_many_exports_wait(
