@@ -1,7 +1,8 @@
 """Report of Dagster's state into the service's database, where the API reads it. Contract §9.
 
 The API does not know Dagster. A sensor of ours writes which sensors and schedules are switched off and when
-each daemon sent its last heartbeat; the age of the report says whether Dagster runs at all.
+each daemon sent its last heartbeat; the age of the report says whether Dagster runs at all. The same sensor
+fails the runs whose process is gone.
 """
 
 import dagster as dg
