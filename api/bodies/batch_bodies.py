@@ -22,8 +22,9 @@ from api.bodies.worker_checks import (
     read_multipart_upload,
     restore_frame_bytes,
 )
-from api.bodies.worker_pool import BodyWorkers, WorkerBodyFile, open_body_file_for_workers
+from api.bodies.worker_pool import TURN_SECONDS, BodyWorkers, WorkerBodyFile, open_body_file_for_workers
 from recorder.access.keys import Caller
+from recorder.errors import Overloaded
 from recorder.ids import encode_ulid, id_range, is_id, reserve_ulid_values
 from recorder.masking.policies import MaskingPolicy
 from recorder.masking.scanner import Scanner
@@ -76,6 +77,7 @@ class EventBatches:
 
         Raises:
             RecorderError: if the body is invalid, or too slow to mask.
+            Overloaded: if other large batches of the workspace take too long.
         """
         read = partial(
             self._read_batch, caller, session_id, body, content_type=content_type, batch_key=batch_key
@@ -84,8 +86,15 @@ class EventBatches:
             turns = self._large_batches.get(caller.workspace_id)
             if turns is None:
                 turns = self._large_batches[caller.workspace_id] = asyncio.Semaphore(_LARGE_BATCHES_AT_ONCE)
-            async with turns:
+            try:
+                with anyio.fail_after(TURN_SECONDS):
+                    await turns.acquire()
+            except TimeoutError as error:
+                raise Overloaded("worker process for large bodies") from error
+            try:
                 batch = await read(is_large=True)
+            finally:
+                turns.release()
         else:
             batch = await read(is_large=False)
         event_ids = [event_id for _, event_id in batch.named if is_id(event_id, "evt")]

@@ -24,7 +24,7 @@ from recorder.rotation import compute_workspace_share
 from recorder.setting_parsers import count_cores
 
 #: Limit of the wait for a process and of the check; no body within the caps takes 10 s.
-_SECONDS = 60.0
+TURN_SECONDS = 60.0
 
 Result = TypeVar("Result")
 
@@ -111,7 +111,7 @@ class BodyWorkers:
         if turn is None:
             turn = self._of_workspace[workspace_id] = asyncio.Semaphore(compute_workspace_share(self._count))
         try:
-            with anyio.fail_after(_SECONDS):
+            with anyio.fail_after(TURN_SECONDS):
                 async with turn:
                     result: Result = await anyio.to_process.run_sync(
                         run_with_lowered_priority,
