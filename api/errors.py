@@ -109,6 +109,15 @@ def make_internal_problem_response(error: Exception, request_id: str) -> Respons
     )
 
 
+def forget_frames(error: BaseException) -> None:
+    """Drop the frames of an error that was answered.
+
+    The request's state holds the error of a limit, and its frames hold the state: both would be garbage, with
+    the body that arrived so far, until a collection frees them.
+    """
+    error.__traceback__ = error.__context__ = None
+
+
 def install_error_handlers(app: FastAPI) -> None:
     """Register the handlers of errors that routes raise.
 
@@ -120,7 +129,9 @@ def install_error_handlers(app: FastAPI) -> None:
         if request.scope["type"] == "websocket" or isinstance(error, errors.InsufficientScope):
             raise error
         show_refusing_limit(request.scope["state"], error)
-        return make_problem_response(error, request.state.request_id)
+        response = make_problem_response(error, request.state.request_id)
+        forget_frames(error)
+        return response
 
     @app.exception_handler(WebSocketRequestValidationError)
     async def handle_invalid_handshake(_: WebSocket, error: WebSocketRequestValidationError) -> Response:

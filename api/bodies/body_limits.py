@@ -173,10 +173,11 @@ class LargeBody(BoundedBody):
             self._reading.cancel()
 
     def release(self) -> None:
-        """Release the memory; further calls have no effect."""
+        """Release the memory and what holds the request; further calls have no effect."""
         self._memory.remove_arriving(self._owner, self)
         self._memory.release(self._owner, self.reserved)
         self.reserved = 0
+        self._charge = self._check_again = self._reading = None
 
     async def _reserve_portion(self) -> None:
         count = PORTION_BYTES

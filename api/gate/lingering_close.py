@@ -104,8 +104,13 @@ class LingeringTransport(asyncio.Transport):
         self.stop()
         self.wrapped.close()
 
+    def forget_protocol(self) -> None:
+        """End the deadlines of a connection that is lost, and forget its protocol."""
+        self.stop()
+        self._is_client_sending = _is_lost_client_sending
+
     def stop(self) -> None:
-        """End the deadlines of a connection that is lost."""
+        """End the deadlines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -191,3 +196,8 @@ class LingeringTransport(asyncio.Transport):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Pass what arrives to another protocol."""
         self.wrapped.set_protocol(protocol)
+
+
+def _is_lost_client_sending() -> bool:
+    """Return that a client whose connection is lost sends nothing more."""
+    return False

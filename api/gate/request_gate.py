@@ -13,7 +13,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from api.bodies.body_limits import SMALL_BYTES, BoundedBody, LargeBody
 from api.bodies.body_memory import BodyMemory
-from api.errors import make_internal_problem_response, make_problem_response
+from api.errors import forget_frames, make_internal_problem_response, make_problem_response
 from api.gate.authentication import CallerCache, KeyGuessThrottle, ScopeDenialAudit
 from api.gate.bucket_decisions import BucketDecision, CallerPlan, Header, show_refusing_limit
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
@@ -112,7 +112,9 @@ class RequestGate:
             if isinstance(error, RateLimited) and not answer.has_started:
                 caller = state["caller"]
                 await self._pace.wait(read_client_address(scope) if caller is None else caller.workspace_id)
-            await send_refusal(make_problem_response(error, request_id), scope, receive, answer)
+            response = make_problem_response(error, request_id)
+            forget_frames(error)
+            await send_refusal(response, scope, receive, answer)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # the client is gone, and an incomplete body has no effect
         except Exception as error:
@@ -123,6 +125,7 @@ class RequestGate:
                 plan.of_workspace.count -= 1
             if body is not None:
                 body.release()
+                state["large_body"] = None
 
     def _make_large_body(
         self, scope: Scope, receive: Receive, announced: bytes | None, endpoint: Endpoint | None
@@ -292,7 +295,7 @@ def _check_admitted_request(
     if b"%" in scope.get("raw_path", b"") and not is_percent_encoded(scope["raw_path"]):
         raise NoSuchAddress
     if "\0" in path or (endpoint is None and path.startswith("/v1/") and not has_endpoint(path)):
-        raise NoSuchAddress
+        raise NoSuchAddress(ends_with_slash=path.endswith("/") and has_endpoint(path[:-1]))
     if scope["type"] == "websocket":
         if endpoint is None or not endpoint.path.endswith("/ws"):
             raise NoSuchAddress

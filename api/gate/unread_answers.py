@@ -61,6 +61,11 @@ class UnreadAnswer:
             self._timer = None
             self._drop_bytes()
 
+    def forget_protocol(self) -> None:
+        """End the deadline of a connection that is lost, and forget its protocol."""
+        self.stop()
+        self.reset, self._find_owner = _do_nothing, str
+
     def _drop_bytes(self) -> None:
         if self.held is not None:
             self.held.drop(self)
@@ -72,3 +77,7 @@ class UnreadAnswer:
             self.reset()
         else:
             self.watch()
+
+
+def _do_nothing() -> None:
+    """Do nothing: the connection is lost."""

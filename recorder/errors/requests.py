@@ -100,8 +100,9 @@ class UnknownWorkflow(NotFound):
 class NoSuchAddress(NotFound):
     """No route has this path, or none that the request can reach (404)."""
 
-    def __init__(self) -> None:
-        super().__init__("route", "No such address; see /docs.")
+    def __init__(self, *, ends_with_slash: bool = False) -> None:
+        remedy = "remove the slash at its end" if ends_with_slash else "see /docs"
+        super().__init__("route", f"No such address; {remedy}.")
 
 
 class PayloadTooLarge(TooLarge):

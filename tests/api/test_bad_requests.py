@@ -186,3 +186,12 @@ def test_request_ids_are_ours_and_sane_ones_are_echoed(caller: Caller) -> None:
     assert answer.headers["x-client-request-id"] == "trace-1"
     for insane in ("a b", "x" * 129, "\x1b[31m"):
         assert "x-client-request-id" not in caller.get("/v1/sessions", **{"X-Request-Id": insane}).headers
+
+
+def test_a_slash_at_the_end_of_an_address_is_named(caller: Caller) -> None:
+    details = {
+        path: assert_problem(caller.get(path), 404, "not_found")["detail"]
+        for path in ("/v1/sessions/", "/v1/nothing/", "/v1/nothing")
+    }
+    assert details["/v1/sessions/"] == "No such address; remove the slash at its end."
+    assert details["/v1/nothing/"] == details["/v1/nothing"] == "No such address; see /docs."
