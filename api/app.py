@@ -25,7 +25,7 @@ from api.bodies.batch_bodies import EventBatches
 from api.bodies.body_masking import BodyMasking
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
-from api.database_slots import DatabaseSlots
+from api.fair_slots import FairSlots
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
 from api.gate.authentication import CallerCache, ScopeDenialAudit
@@ -58,6 +58,10 @@ from recorder.net.outbound_guard import AddressGuard
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+
+#: Transactions at a time. On SQLite writers wait for each other in worker threads (40 in all), and the one
+#: that may write needs one more thread to continue.
+_DATABASE_SLOTS = 20
 
 # In the order of the pages under /docs.
 _ROUTERS = (
@@ -128,7 +132,9 @@ def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     state, settings = app.state, runtime.settings
     state.runtime = runtime
     state.caller_cache = CallerCache(runtime)
-    state.database_slots = DatabaseSlots()
+    state.database_slots = FairSlots(_DATABASE_SLOTS)
+    #: Slots of other slow work, by its kind.
+    state.work_slots = {}
     state.readiness = health.Readiness(runtime)
     state.body_workers = BodyWorkers()
     state.masking = BodyMasking(runtime)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import orjson
@@ -18,7 +18,7 @@ from fastapi import Depends, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from sqlmodel import Session as DbSession
 
-from api.database_slots import DatabaseSlots
+from api.fair_slots import FairSlots
 from api.gate.endpoints import find_endpoint
 from api.gate.idempotency import IdempotentRequest
 from api.gate.responses import read_client_address
@@ -29,6 +29,7 @@ from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
 from recorder.hashing import canonical_json, compute_keyed_digest
 from recorder.models.wire import Item, Page
 from recorder.runtime import Runtime
+from recorder.storage.database import Database
 from recorder.storage.limited_reads import limited_read
 from recorder.storage.list_pages import FetchedPage
 
@@ -41,6 +42,15 @@ _FIRST_PAGE: tuple[int | None, Any] = (None, None)
 Workflows = Annotated[
     list[Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]], Query(description="Repeat it for several.")
 ]
+#: Work of requests that may take long, and how much of each kind runs at a time in a process.
+SlowWork = Literal["comparison", "destination probe", "hosted file", "snapshot", "tag anchor"]
+_WORK_SLOTS: dict[SlowWork, int] = {
+    "comparison": 1,  # holds two plans in memory
+    "destination probe": 8,
+    "hosted file": 8,
+    "snapshot": 8,
+    "tag anchor": 4,  # may read through the session
+}
 _Position = TypeVar("_Position")
 _Result = TypeVar("_Result")
 
@@ -100,24 +110,73 @@ async def get_db(
     It waits for one of the process's slots, of which no workspace takes all.
     """
     transaction = contextmanager_in_threadpool(_open_request_transaction(request, runtime))
-    async with _database_slot(request), transaction as db:
+    async with _hold_database_slot(request), transaction as db:
         yield db
 
 
-async def read_before_transaction(request: Request, read: Callable[[], _Result]) -> _Result:
+@contextmanager
+def open_earlier_transaction(request: Request, database: Database) -> Iterator[DbSession]:
+    """Open a transaction that reads before the request's own begins.
+
+    Its first statement raises the stored answer of a keyed request that was answered before.
+    """
+    with database.transaction(write=False) as db:
+        keyed: IdempotentRequest | None = getattr(request.state, "keyed", None)
+        if keyed is not None:
+            keyed.claim_at_first_statement(db)
+        yield db
+
+
+async def read_before_transaction(
+    request: Request, database: Database, read: Callable[[DbSession], _Result]
+) -> _Result:
     """Return the result of a function that reads in a transaction of its own, in another slot and thread.
 
     For reads that take long, before the request's write transaction begins: other writers wait for that.
+
+    Args:
+        request: the request.
+        database: database of the deployment.
+        read: the function; its argument is the transaction.
     """
-    async with _database_slot(request):
-        return await run_in_threadpool(read)
+
+    def read_in_transaction() -> _Result:
+        with open_earlier_transaction(request, database) as db:
+            return read(db)
+
+    async with _hold_database_slot(request):
+        return await run_in_threadpool(read_in_transaction)
+
+
+async def run_slow_work(
+    request: Request, kind: SlowWork, work: Callable[[], _Result], *, workspace_id: str
+) -> _Result:
+    """Return the result of work that may wait for a store, in one of a few slots and in a worker thread.
+
+    Waiting requests leave the worker threads to others, and workspaces take turns.
+
+    Args:
+        request: the request.
+        kind: kind of the work, each of which has slots of its own.
+        work: the function.
+        workspace_id: workspace that the work is for.
+    """
+    work_slots: dict[SlowWork, FairSlots] = request.app.state.work_slots
+    slots = work_slots.setdefault(kind, FairSlots(_WORK_SLOTS[kind]))
+    async with _hold_slot(slots, workspace_id):
+        return await run_in_threadpool(work)
 
 
 @asynccontextmanager
-async def _database_slot(request: Request) -> AsyncIterator[None]:
-    slots: DatabaseSlots = request.app.state.database_slots
+async def _hold_database_slot(request: Request) -> AsyncIterator[None]:
     caller: Caller | None = request.state.caller
     owner = read_client_address(request.scope) if caller is None else caller.workspace_id
+    async with _hold_slot(request.app.state.database_slots, owner):
+        yield
+
+
+@asynccontextmanager
+async def _hold_slot(slots: FairSlots, owner: str) -> AsyncIterator[None]:
     await slots.acquire(owner)
     try:
         yield

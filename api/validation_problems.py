@@ -7,7 +7,12 @@ from typing import Any
 from recorder import errors
 from recorder.errors import Problem, json_pointer
 from recorder.models.field_messages import make_field_message
-from recorder.models.wire import allowed_wire_members, describe_allowed_wire_names, shorten_wire_name
+from recorder.models.wire import (
+    allowed_wire_members,
+    describe_allowed_wire_names,
+    describe_missing_wire_member,
+    shorten_wire_name,
+)
 
 # A body may hold a hundred thousand unknown members.
 _DESCRIBED_PROBLEMS = 500
@@ -32,14 +37,25 @@ def convert_validation_details(
     def describe_members(*path: Any) -> str:
         return describe_allowed_wire_names(allowed_wire_members(model, path, body))
 
-    items = (_make_problem_item(detail, describe_members) for detail in details[:_DESCRIBED_PROBLEMS])
+    @cache
+    def describe_missing(*path: Any) -> str:
+        return describe_missing_wire_member(model, path, body)
+
+    items = (
+        _make_problem_item(detail, describe_members, describe_missing)
+        for detail in details[:_DESCRIBED_PROBLEMS]
+    )
     problems = list(dict.fromkeys(items))
     if problems and all(problem.code == errors.InvalidTime.code for problem in problems):
         return errors.InvalidTime.of(problems)
     return errors.ValidationFailed(problems)
 
 
-def _make_problem_item(detail: Mapping[str, Any], describe_members: Callable[..., str]) -> Problem:
+def _make_problem_item(
+    detail: Mapping[str, Any],
+    describe_members: Callable[..., str],
+    describe_missing: Callable[..., str],
+) -> Problem:
     where, *path = detail["loc"]
     code, message = _ITEM_CODES.get(detail["type"], "invalid_value"), make_field_message(detail)
     if where != "body":
@@ -49,6 +65,8 @@ def _make_problem_item(detail: Mapping[str, Any], describe_members: Callable[...
     if len(path) > 1 and path[-1] == _KEY_STEP and detail.get("input", path[-2]) == path[-2]:
         pointer = json_pointer(*path[:-2], shorten_wire_name(str(path[-2])))
         return Problem(where, pointer, code, f"The member's name {message[:1].lower()}{message[1:]}")
+    if code == "missing":
+        return Problem(where, json_pointer(*path), code, describe_missing(*path))
     if code != "unknown_field":
         return Problem(where, json_pointer(*path), code, message)
     message = f"Unknown member. {describe_members(*path[:-1])}"

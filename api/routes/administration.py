@@ -19,6 +19,7 @@ from recorder.access.rate_tiers import describe_tier_limits
 from recorder.audit.log import AuditFilter, read_audit_page, stream_audit_entries
 from recorder.models.limits import Limits
 from recorder.models.operations import AuditEntry
+from recorder.models.text_patterns import PRINTABLE_NAME
 from recorder.models.webhook import EventTypes
 from recorder.models.wire import Page
 from recorder.models.workspace import Key, KeyCreate, KeyCreated, Quota, Workspace
@@ -32,7 +33,7 @@ _ADDRESSES = [
     for surface in (endpoint.surface, endpoint.live_surface)
     if surface is not None
 ]
-_Name = Annotated[str, Query(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$")]
+_Name = Annotated[str, Query(min_length=1, max_length=128, pattern=PRINTABLE_NAME)]
 _AUDIT_ANSWER = {
     "model": Page[AuditEntry],
     "description": "A page of entries, or all of them as NDJSON",

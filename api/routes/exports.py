@@ -6,7 +6,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from api.dependencies import CallerDep, Db, OriginDep, PagerDep, RuntimeDep, Workflows
+from api.dependencies import (
+    CallerDep,
+    Db,
+    OriginDep,
+    PagerDep,
+    RuntimeDep,
+    Workflows,
+    open_earlier_transaction,
+    run_slow_work,
+)
 from api.errors import problem_responses
 from api.negotiation import ByteRange, respond_with_streamed_range
 from api.strict_routes import StrictRoute, check_tag_parameter
@@ -83,12 +92,20 @@ def _find_export_for_route(runtime: Runtime, caller: Caller, export_id: str) -> 
 Opened = Annotated[OpenedExport, Depends(get_opened_export, max_concurrency=20)]
 
 
-def get_stored_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
+async def get_stored_manifest(request: Request, opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
     """Return the manifest, read outside of transactions since its store may be slow.
 
     Raises:
         InvalidState, NotFound, Unavailable: if the manifest is missing, or its store does not answer.
     """
+
+    def read() -> dict[str, Any]:
+        return _read_current_manifest(runtime, opened)
+
+    return await run_slow_work(request, "hosted file", read, workspace_id=opened.row.workspace_id)
+
+
+def _read_current_manifest(runtime: Runtime, opened: OpenedExport) -> dict[str, Any]:
     row = opened.row
     try:
         return hosted_files.read_manifest(row, runtime.settings, until=opened.until)
@@ -101,23 +118,28 @@ def get_stored_manifest(opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
         return hosted_files.read_manifest(current, runtime.settings, until=opened.until)
 
 
-def get_hosted_file(path: str, opened: Opened, runtime: RuntimeDep) -> hosted_files.HostedFile:
-    """Return a file of a hosted export, found in a transaction and opened after it.
+async def get_hosted_file(
+    path: str, request: Request, opened: Opened, runtime: RuntimeDep
+) -> hosted_files.HostedFile:
+    """Return a file of a hosted export, looked up in a transaction and opened after it.
 
     Raises:
         NotFound, Unavailable: if the file is missing, or its store does not answer.
     """
-    with runtime.database.transaction(write=False) as db:
-        hosted_files.require_hosted_file(db, opened.row, path)
-    return hosted_files.open_hosted_file(opened.row, runtime.settings, path)
+
+    def open_file() -> hosted_files.HostedFile:
+        with runtime.database.transaction(write=False) as db:
+            hosted_files.require_hosted_file(db, opened.row, path)
+        return hosted_files.open_hosted_file(opened.row, runtime.settings, path)
+
+    return await run_slow_work(request, "hosted file", open_file, workspace_id=opened.row.workspace_id)
 
 
-# Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
-StoredManifest = Annotated[dict[str, Any], Depends(get_stored_manifest, max_concurrency=8)]
-File = Annotated[hosted_files.HostedFile, Depends(get_hosted_file, max_concurrency=8)]
+StoredManifest = Annotated[dict[str, Any], Depends(get_stored_manifest)]
+File = Annotated[hosted_files.HostedFile, Depends(get_hosted_file)]
 
 
-def get_export_draft(
+async def get_export_draft(
     request: Request, caller: CallerDep, runtime: RuntimeDep, body: ExportCreate
 ) -> ExportRow:
     """Return the requested export; probe its destination outside of transactions, since that takes seconds.
@@ -126,19 +148,21 @@ def get_export_draft(
         InvalidDestination, DestinationNotAllowed, Unavailable: if the destination cannot be written to.
     """
     draft = validation.validate_export_request(caller.tenant, body)
-    try:
-        with runtime.database.transaction(write=False) as db:
-            if (keyed := getattr(request.state, "keyed", None)) is not None:
-                keyed.claim_at_first_statement(db)
-            queue.prepare_export_draft(db, draft)
-    except RecorderError:
-        return draft  # the request's transaction raises the same, and keeps the answer
-    queue.probe_draft_destination(draft, runtime.settings)
-    return draft
+
+    def probe() -> ExportRow:
+        try:
+            with open_earlier_transaction(request, runtime.database) as db:
+                queue.prepare_export_draft(db, draft)
+        except RecorderError:
+            return draft  # the request's transaction raises the same, and keeps the answer
+        queue.probe_draft_destination(draft, runtime.settings)
+        return draft
+
+    return await run_slow_work(request, "destination probe", probe, workspace_id=caller.workspace_id)
 
 
-# Bounded, since each may wait for a store. Routes list it before `db`: dependencies run in order.
-Draft = Annotated[ExportRow, Depends(get_export_draft, max_concurrency=8)]
+# Routes list it before `db`: dependencies run in order.
+Draft = Annotated[ExportRow, Depends(get_export_draft)]
 
 
 @router.post("", status_code=202, responses=problem_responses(404))
@@ -194,44 +218,35 @@ def cancel_export(
     return export_wire_objects.export_to_wire(row, runtime.settings)
 
 
-def get_export_difference(
+@router.get("/{export_id}/diff", responses=problem_responses(404, 409))
+async def compare_exports(
     export_id: str,
+    request: Request,
     pager: PagerDep,
     caller: CallerDep,
     runtime: RuntimeDep,
     against: Annotated[str, Query(description="Id of the export to compare with.")],
 ) -> ExportDifference:
-    """Return a page of the difference; plans are read and compared outside of transactions.
-
-    Raises:
-        InvalidCursor, InvalidState, NotFound, ValidationFailed, Unavailable: if there is no such page.
-    """
-    after_id = pager.read_cursor(str)
-    row, other = (
-        _find_export_for_route(runtime, caller, export_id),
-        _find_export_for_route(runtime, caller, against),
-    )
-    compared = diff.compare_exports(runtime, row, other)
-    return ExportDifference(
-        export_id=row.id,
-        against=other.id,
-        same_rows=compared.same_rows,
-        same_request=compared.same_request,
-        sessions=compared.sessions,
-        shards=compared.shards,
-        causes=compared.count_causes(),
-        **pager.make_page(compared.page(after_id=after_id, limit=pager.limit)).model_dump(),
-    )
-
-
-# Few, since comparisons run one after the other.
-Difference = Annotated[ExportDifference, Depends(get_export_difference, max_concurrency=4)]
-
-
-@router.get("/{export_id}/diff", responses=problem_responses(404, 409))
-def compare_exports(difference: Difference) -> ExportDifference:
     """Compare an export with another: the sessions and files that differ, and the causes."""
-    return difference
+    after_id = pager.read_cursor(str)
+
+    def compare() -> ExportDifference:
+        # Plans are read and compared outside of transactions.
+        row = _find_export_for_route(runtime, caller, export_id)
+        other = _find_export_for_route(runtime, caller, against)
+        compared = diff.compare_exports(runtime, row, other)
+        return ExportDifference(
+            export_id=row.id,
+            against=other.id,
+            same_rows=compared.same_rows,
+            same_request=compared.same_request,
+            sessions=compared.sessions,
+            shards=compared.shards,
+            causes=compared.count_causes(),
+            **pager.make_page(compared.page(after_id=after_id, limit=pager.limit)).model_dump(),
+        )
+
+    return await run_slow_work(request, "comparison", compare, workspace_id=caller.workspace_id)
 
 
 @router.get("/{export_id}/manifest", responses=problem_responses(404, 409))
@@ -245,10 +260,7 @@ def get_manifest(manifest: StoredManifest) -> dict[str, Any]:
     response_class=Response,
     responses={200: _BYTES, 206: _BYTES, **problem_responses(404, 416)},
 )
-def get_file(
-    file: File,
-    range_header: ByteRange,
-) -> Response:
+def get_file(file: File, range_header: ByteRange) -> Response:
     """Return a file of a hosted export; `Range` selects a part of it."""
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
     return respond_with_streamed_range(file.read, file.size_bytes, file.media_type, range_header, headers)

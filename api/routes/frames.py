@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from api.bodies.batch_bodies import open_frame_upload, respond_batch_accepted
 from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
-from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep
+from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep, run_slow_work
 from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header
 from api.negotiation import ByteRange, negotiate_format, respond_with_byte_range
@@ -95,19 +95,24 @@ def get_image(
     return respond_with_byte_range(image.read, image.size, image.content_type, range_header)
 
 
-def get_frame_snapshot(session_id: str, frame_id: str, caller: CallerDep, runtime: RuntimeDep) -> bytes:
+async def get_frame_snapshot(
+    session_id: str, frame_id: str, request: Request, caller: CallerDep, runtime: RuntimeDep
+) -> bytes:
     """Return the stored snapshot of a frame, read in a transaction that ends before it is written as HTML.
 
     Raises:
         NotFound: if the caller has no such session, frame or snapshot.
     """
-    with runtime.database.transaction(write=False) as db:
-        row = sessions.find_session(db, caller.tenant, session_id)
-        return item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
+
+    def read() -> bytes:
+        with runtime.database.transaction(write=False) as db:
+            row = sessions.find_session(db, caller.tenant, session_id)
+            return item_reads.read_dom(db, runtime.lake, runtime.blobs, row, frame_id)
+
+    return await run_slow_work(request, "snapshot", read, workspace_id=caller.workspace_id)
 
 
-# Bounded, since each may wait for a store: waiting requests must leave worker threads to others.
-Snapshot = Annotated[bytes, Depends(get_frame_snapshot, max_concurrency=8)]
+Snapshot = Annotated[bytes, Depends(get_frame_snapshot)]
 
 
 @router.get(

@@ -1,9 +1,9 @@
 """`/v1/recoveries`: recoveries of failed sessions from the best nodes passed. Spec §4.6, contract §8."""
 
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request
+from sqlmodel import Session as DbSession
 
 from api.dependencies import (
     CallerDep,
@@ -50,8 +50,11 @@ async def get_point_time(
     request: Request, admitted: AdmittedRecovery, caller: CallerDep, runtime: RuntimeDep
 ) -> EarlierLookup[int]:
     """Return the time of the recovery point that the request names, looked up before the transaction."""
-    read = partial(look_up_recovery_point, runtime, caller.tenant, admitted)
-    return await read_before_transaction(request, read)
+
+    def read(db: DbSession) -> EarlierLookup[int]:
+        return look_up_recovery_point(db, runtime, caller.tenant, admitted)
+
+    return await read_before_transaction(request, runtime.database, read)
 
 
 RecoveryPointTime = Annotated[EarlierLookup[int], Depends(get_point_time)]

@@ -1,9 +1,9 @@
 """`/v1/replays`: replays of sealed sessions, their steps and decisions. Spec §4.6, contract §8."""
 
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
+from sqlmodel import Session as DbSession
 
 from api.dependencies import (
     CallerDep,
@@ -53,8 +53,11 @@ async def get_first_event(
     request: Request, admitted: AdmittedReplay, caller: CallerDep, runtime: RuntimeDep
 ) -> EarlierLookup[dict[str, Any]]:
     """Return the event with which the requested replay begins, looked up before the transaction."""
-    read = partial(look_up_replay_range, runtime, caller.tenant, admitted)
-    return await read_before_transaction(request, read)
+
+    def read(db: DbSession) -> EarlierLookup[dict[str, Any]]:
+        return look_up_replay_range(db, runtime, caller.tenant, admitted)
+
+    return await read_before_transaction(request, runtime.database, read)
 
 
 FirstEvent = Annotated[EarlierLookup[dict[str, Any]], Depends(get_first_event)]

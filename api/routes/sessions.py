@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from api.bodies.body_masking import MaskedBody, MaskedSession, MaskedTag
-from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep, Workflows
+from api.dependencies import (
+    CallerDep,
+    Db,
+    ListTimeRangeDep,
+    OriginDep,
+    PagerDep,
+    RuntimeDep,
+    Workflows,
+    open_earlier_transaction,
+    run_slow_work,
+)
 from api.errors import problem_responses
 from api.strict_routes import StrictRoute, check_tag_parameter
 from recorder import limits
@@ -185,25 +195,29 @@ class AnchoredTag:
     anchor: int | ValidationFailed | None
 
 
-def get_anchored_tag(
+async def get_anchored_tag(
     session_id: str, request: Request, masked: MaskedTag, caller: CallerDep, runtime: RuntimeDep
 ) -> AnchoredTag:
     """Return the tag of a body with its time.
 
     The time is read before the transaction that writes, which must not wait. Stored items never change.
     """
-    return AnchoredTag(masked, _find_anchor_for_tag_route(session_id, request, masked.body, caller, runtime))
+    body = masked.body
+    if body.event_id is None and body.frame_id is None:
+        return AnchoredTag(masked, None)
+
+    def find() -> int | ValidationFailed | None:
+        return _find_anchor_for_tag_route(session_id, request, body, caller, runtime)
+
+    anchor = await run_slow_work(request, "tag anchor", find, workspace_id=caller.workspace_id)
+    return AnchoredTag(masked, anchor)
 
 
 def _find_anchor_for_tag_route(
     session_id: str, request: Request, body: TagCreate, caller: Caller, runtime: Runtime
 ) -> int | ValidationFailed | None:
-    if body.event_id is None and body.frame_id is None:
-        return None
     try:
-        with runtime.database.transaction(write=False) as db:
-            if (keyed := getattr(request.state, "keyed", None)) is not None:
-                keyed.claim_at_first_statement(db)
+        with open_earlier_transaction(request, runtime.database) as db:
             row = sessions.find_session(db, caller.tenant, session_id)
             return find_anchor_time(db, runtime.lake, row, body)
     except ValidationFailed as error:
@@ -212,8 +226,7 @@ def _find_anchor_for_tag_route(
         return None  # the transaction raises the same, and keeps the answer
 
 
-# Few, since each may read through the session.
-Anchored = Annotated[AnchoredTag, Depends(get_anchored_tag, max_concurrency=4)]
+Anchored = Annotated[AnchoredTag, Depends(get_anchored_tag)]
 
 
 @tag_router.post("", status_code=201, responses=problem_responses(404, 409))

@@ -38,8 +38,9 @@ def routes_with_pages(service: Service) -> set[tuple[str, str]]:
 
 def test_the_lists_of_the_table_are_the_routes_with_pages(service: Service) -> None:
     lists = {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS if endpoint.is_list}
-    # Outliers are computed from a graph, which has a size of its own.
-    assert routes_with_pages(service) == lists | {("GET", "/v1/memory/outliers")}
+    # Outliers are computed from a graph, differences from two plans: both have sizes of their own.
+    others = {("GET", "/v1/memory/outliers"), ("GET", "/v1/exports/{export_id}/diff")}
+    assert routes_with_pages(service) == lists | others
     assert len(lists) > 10
 
 

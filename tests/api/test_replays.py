@@ -14,6 +14,7 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.replay_service.due_replays import list_due_replays
 from recorder.replay_service.replay_drain_run import ReplayDrainRun
+from recorder.replay_service.requests import request_checks
 from recorder.replay_service.scheduling.store_pauses import StorePauses
 from recorder.replays.replay_policy import DECISION_TIME
 from tests.support.factories import Caller, assert_problem, event, frame
@@ -347,6 +348,34 @@ def test_a_repeated_request_makes_one_replay(caller: Caller) -> None:
     assert_problem(
         caller.post("/v1/replays", body | {"mode": "guided"}, key="once"), 422, "idempotency_key_reused"
     )
+
+
+def test_a_repeated_key_is_answered_without_another_look_at_the_recording(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session_id = sealed_run(caller)
+    event_id = caller.get(f"/v1/sessions/{session_id}/events").json()["data"][0]["id"]
+    bodies = {
+        "/v1/replays": {"mode": "partial", "anchor": {"event_id": event_id}},
+        "/v1/recoveries": {
+            "failure_tag": "stuck",
+            "recovery_point": {"session_id": session_id, "event_id": event_id},
+        },
+    }
+    caller.post(f"/v1/sessions/{session_id}/tags", {"name": "stuck", "t_ms": 1_500})
+    posted = {
+        path: caller.post(path, {"session_id": session_id, "sandbox": "dry"} | body, key="once")
+        for path, body in bodies.items()
+    }
+    assert [answer.status_code for answer in posted.values()] == [202, 202]
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("The recording was read again.")
+
+    monkeypatch.setattr(request_checks, "find_anchor_time", fail)
+    for path, body in bodies.items():
+        again = caller.post(path, {"session_id": session_id, "sandbox": "dry"} | body, key="once")
+        assert (again.status_code, again.json()) == (202, posted[path].json())
 
 
 def test_replays_go_with_their_session_and_the_one_they_were_compared_with(caller: Caller) -> None:

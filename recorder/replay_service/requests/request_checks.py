@@ -240,29 +240,29 @@ def check_compared_replay_session(
 
 
 def look_up_replay_range(
-    runtime: Runtime, tenant: Tenant, body: ReplayCreate
+    db: DbSession, runtime: Runtime, tenant: Tenant, body: ReplayCreate
 ) -> EarlierLookup[dict[str, Any]]:
     """Return the event with which a requested replay begins, if it is known."""
     if body.anchor is None and body.until is None:
         return EarlierLookup()
     try:
-        with runtime.database.transaction(write=False) as db:
-            session = require_sealed_replay_session(db, tenant, body.session_id)
-            return EarlierLookup(_check_requested_replay_range(db, runtime, session, body))
+        session = require_sealed_replay_session(db, tenant, body.session_id)
+        return EarlierLookup(_check_requested_replay_range(db, runtime, session, body))
     except RecorderError as error:
         return EarlierLookup(error=error)
 
 
-def look_up_recovery_point(runtime: Runtime, tenant: Tenant, body: RecoveryCreate) -> EarlierLookup[int]:
+def look_up_recovery_point(
+    db: DbSession, runtime: Runtime, tenant: Tenant, body: RecoveryCreate
+) -> EarlierLookup[int]:
     """Return the time of the recovery point that a request names; None if it names none."""
     point = body.recovery_point
     if point is None:
         return EarlierLookup()
     position = ReplayPlace(**point.model_dump(exclude={"session_id"}, exclude_none=True))
     try:
-        with runtime.database.transaction(write=False) as db:
-            session = require_sealed_replay_session(db, tenant, point.session_id)
-            return EarlierLookup(_find_requested_place_time(db, runtime, session, position))
+        session = require_sealed_replay_session(db, tenant, point.session_id)
+        return EarlierLookup(_find_requested_place_time(db, runtime, session, position))
     except RecorderError as error:
         return EarlierLookup(error=error)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from api.database_slots import DatabaseSlots
+from api.fair_slots import FairSlots
 from recorder.access import quota
+from recorder.exports.requests import queue
 from tests.support.factories import Caller, Service
 
 
@@ -28,7 +29,7 @@ async def settle() -> None:
 class Owners:
     """Requests of owners: which of them run, in the order in which they began."""
 
-    def __init__(self, slots: DatabaseSlots) -> None:
+    def __init__(self, slots: FairSlots) -> None:
         self.slots = slots
         self.begun: list[str] = []
         self.ends: dict[str, list[asyncio.Event]] = {}
@@ -66,7 +67,7 @@ class Owners:
 
 def test_an_owner_alone_leaves_a_quarter_free() -> None:
     async def work() -> None:
-        owners = Owners(DatabaseSlots())
+        owners = Owners(FairSlots(20))
         await owners.ask("a", 30)
         assert (owners.running("a"), owners.slots.count_waiting()) == (15, 15)
         await owners.ask("b", 5)
@@ -79,7 +80,7 @@ def test_an_owner_alone_leaves_a_quarter_free() -> None:
 
 def test_an_owner_has_at_most_half_while_others_wait() -> None:
     async def work() -> None:
-        owners = Owners(DatabaseSlots())
+        owners = Owners(FairSlots(20))
         await owners.ask("a", 40)
         await owners.ask("b", 40)
         assert (owners.running("a"), owners.running("b")) == (15, 5)
@@ -95,14 +96,16 @@ def test_an_owner_has_at_most_half_while_others_wait() -> None:
 
 def test_owners_that_wait_take_turns() -> None:
     async def work() -> None:
-        owners = Owners(DatabaseSlots(slots=4, spare=0))
-        await owners.ask("a", 4)
+        owners = Owners(FairSlots(3))
+        await owners.ask("a", 3)
         for owner, count in (("b", 3), ("c", 1), ("d", 2)):
             await owners.ask(owner, count)
         del owners.begun[:]
-        await owners.end("a", 4)
-        assert owners.begun == ["b", "c", "d", "b"]
+        await owners.end("a", 3)
+        assert owners.begun == ["b", "c", "d"]
         await owners.end("c")
+        assert owners.begun[3:] == ["b"]
+        await owners.end("b")
         assert owners.begun[4:] == ["d"]
 
     run(work)
@@ -110,7 +113,7 @@ def test_owners_that_wait_take_turns() -> None:
 
 def test_a_request_that_goes_away_takes_no_slot_with_it() -> None:
     async def work() -> None:
-        owners = Owners(DatabaseSlots(slots=2, spare=0))
+        owners = Owners(FairSlots(2))
         await owners.ask("a", 2)
         gone, given = await owners.ask("b", 2)
         gone.cancel()
@@ -128,7 +131,7 @@ def test_a_request_that_goes_away_takes_no_slot_with_it() -> None:
 
 def test_a_slot_that_was_given_to_a_cancelled_request_goes_on() -> None:
     async def work() -> None:
-        slots = DatabaseSlots(slots=1, spare=0)
+        slots = FairSlots(1)
         await slots.acquire("a")
         first, second = (asyncio.create_task(slots.acquire(owner)) for owner in ("b", "c"))
         await settle()
@@ -142,7 +145,7 @@ def test_a_slot_that_was_given_to_a_cancelled_request_goes_on() -> None:
 
 def test_a_request_that_is_cancelled_before_its_turn_is_passed_over() -> None:
     async def work() -> None:
-        slots = DatabaseSlots(slots=1, spare=0)
+        slots = FairSlots(1)
         await slots.acquire("a")
         first, second = (asyncio.create_task(slots.acquire(owner)) for owner in ("b", "c"))
         await settle()
@@ -176,7 +179,7 @@ def test_slow_reads_of_one_workspace_leave_slots_to_another(
     service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = service.make_caller()
-    slots: DatabaseSlots = service.app.state.database_slots
+    slots: FairSlots = service.app.state.database_slots
     with ThreadPoolExecutor(32) as threads:
         with held_reads(monkeypatch, caller.key.workspace_id) as began:
             flood = [threads.submit(caller.get, "/v1/quota") for _ in range(32)]
@@ -185,3 +188,31 @@ def test_slow_reads_of_one_workspace_leave_slots_to_another(
             assert not began.acquire(blocking=False)
         assert {request.result().status_code for request in flood} == {200}
     assert slots.count_waiting() == 0
+
+
+def test_slow_probes_of_one_workspace_leave_slots_to_another(
+    service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = service.make_caller()
+    began, go_on, probe = threading.Semaphore(0), threading.Event(), queue.probe_draft_destination
+
+    def hold(draft: Any, settings: Any) -> None:
+        if draft.workspace_id == caller.key.workspace_id:
+            began.release()
+            assert go_on.wait(30)
+        probe(draft, settings)
+
+    monkeypatch.setattr(queue, "probe_draft_destination", hold)
+    for each in (caller, other):
+        each.make_session(workflow="checkout")
+    body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
+    with ThreadPoolExecutor(20) as threads:
+        flood = [threads.submit(caller.post, "/v1/exports", body) for _ in range(20)]
+        try:
+            assert all(began.acquire(timeout=30) for _ in range(6))
+            assert other.post("/v1/exports", body).status_code == 202
+            assert not began.acquire(blocking=False)
+        finally:
+            go_on.set()
+        assert {request.result().status_code for request in flood} == {202}
+    assert service.app.state.work_slots["destination probe"].count_waiting() == 0

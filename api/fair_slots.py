@@ -1,30 +1,24 @@
-"""Slots of database transactions, shared fairly between the workspaces of one process."""
+"""Slots of work such as database transactions, shared fairly between the workspaces of one process."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
 
-#: On SQLite writers wait for each other in worker threads (40 in all), and the one that may write needs one
-#: more thread to continue.
-_SLOTS = 20
-#: A workspace takes more than its share only while so many slots stay free, so that a request of another one
-#: need not wait for the first of its transactions to end.
-_SPARE = 5
 
-
-class DatabaseSlots:
-    """Counts of running transactions by owner, and the requests that wait; used from one event loop.
+class FairSlots:
+    """Counts of running work by owner, and the requests that wait; used from one event loop.
 
     An owner has at most half of the slots, or more while a quarter stays free. Owners that wait take turns.
     """
 
-    def __init__(self, *, slots: int = _SLOTS, spare: int = _SPARE) -> None:
+    def __init__(self, slots: int) -> None:
         """Create them, all free.
 
         Args:
-            slots: most transactions at once.
-            spare: slots that stay free when an owner takes more than half.
+            slots: most work at once.
         """
-        self._share, self._spare = slots // 2, spare
+        self._share = slots // 2
+        # So that a request of another owner need not wait for the first work of this one to end.
+        self._spare = slots // 4
         self._free = slots
         self._held: Counter[str] = Counter()
         #: Owners in the order of their turns, each with its requests in the order of their arrival.
@@ -36,7 +30,7 @@ class DatabaseSlots:
 
     async def acquire(self, owner: str) -> None:
         """Wait for a slot; the caller must give it back by `release`."""
-        if self._may_begin_transaction(owner):
+        if self._may_begin(owner):
             self._take(owner)
             return
         turn = asyncio.get_running_loop().create_future()
@@ -56,7 +50,7 @@ class DatabaseSlots:
         self._held[owner] -= 1
         if not self._held[owner]:
             del self._held[owner]
-        while (following := next(filter(self._may_begin_transaction, self._waiting), None)) is not None:
+        while (following := next(filter(self._may_begin, self._waiting), None)) is not None:
             turn = self._waiting[following][0]
             self._pop(following, turn)
             if not turn.cancelled():
@@ -65,7 +59,7 @@ class DatabaseSlots:
                 if following in self._waiting:
                     self._waiting.move_to_end(following)
 
-    def _may_begin_transaction(self, owner: str) -> bool:
+    def _may_begin(self, owner: str) -> bool:
         return self._free > (0 if self._held[owner] < self._share else self._spare)
 
     def _take(self, owner: str) -> None:
