@@ -1,15 +1,17 @@
 """Administration of API keys by clients: create, list and revoke. Spec §4.5, §5; contract §1 (keys)."""
 
+from sqlalchemy import func, or_
 from sqlmodel import Session as DbSession
-from sqlmodel import col, select
+from sqlmodel import col, delete, select
 from sqlmodel.sql.expression import SelectOfScalar
 
 from recorder import clock, limits
 from recorder.access.keys import LIVE_REPLAY, Caller, Scope, add_api_key
 from recorder.audit.log import Origin, record_audit_entry
-from recorder.errors import InsufficientScope, InvalidTime, NotFound, ValidationFailed
+from recorder.errors import InsufficientScope, InvalidTime, LimitReached, NotFound, ValidationFailed
 from recorder.models.wire import Mode
-from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow
+from recorder.models.workspace import Key, KeyCreate, KeyCreated, KeyRow, WorkspaceRow
+from recorder.storage.conditions import in_tenant
 from recorder.storage.list_pages import FetchedPage, fetch_newest_rows
 from recorder.tenant import Tenant
 
@@ -30,6 +32,7 @@ def create_key_for_caller(
         ValidationFailed: if label or scope are malformed.
         InvalidTime: if it would expire at once.
         InsufficientScope: if the key could do what the caller cannot: see live data, or replay live.
+        LimitReached: if the workspace has as many valid keys as it may.
     """
     scope = _validate_key_request(wanted)
     mode = wanted.mode or caller.mode
@@ -46,6 +49,7 @@ def create_key_as_operator(db: DbSession, origin: Origin, wanted: KeyCreate, sec
     Raises:
         ValidationFailed: if label or scope are malformed.
         InvalidTime: if it would expire at once.
+        LimitReached: if the workspace has as many valid keys as it may.
     """
     return _create_recorded_key(
         db, origin, wanted, _validate_key_request(wanted), wanted.mode or "live", secret
@@ -122,9 +126,28 @@ def _validate_key_request(wanted: KeyCreate) -> Scope:
     return scope
 
 
+def _require_room_for_key(db: DbSession, tenant: Tenant) -> None:
+    """Check that a workspace may have one more key; delete its revoked and expired ones if there is no room.
+
+    Raises:
+        LimitReached: if it has as many valid keys of the mode as it may.
+    """
+    # The lock makes two requests at once count one after the other.
+    db.exec(select(WorkspaceRow.id).where(WorkspaceRow.id == tenant.workspace_id).with_for_update())
+    counted = select(func.count()).select_from(KeyRow).where(*in_tenant(KeyRow, tenant))
+    if db.exec(counted).one() < limits.KEYS_PER_WORKSPACE:
+        return
+    is_invalid = or_(col(KeyRow.revoked_at).is_not(None), col(KeyRow.expires_at) <= clock.now())
+    db.exec(delete(KeyRow).where(*in_tenant(KeyRow, tenant), is_invalid))
+    if db.exec(counted).one() >= limits.KEYS_PER_WORKSPACE:
+        what = f"valid keys of {tenant.mode} mode"
+        raise LimitReached(what, limits.KEYS_PER_WORKSPACE, "revoke one that no program uses")
+
+
 def _create_recorded_key(
     db: DbSession, origin: Origin, wanted: KeyCreate, scope: Scope, mode: Mode, secret: bytes
 ) -> KeyCreated:
+    _require_room_for_key(db, Tenant(origin.workspace_id, mode))
     row, key = add_api_key(
         db,
         origin.workspace_id,

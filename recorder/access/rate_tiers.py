@@ -180,6 +180,7 @@ def describe_tier_limits(
             open_exports=limits.OPEN_EXPORTS,
             open_replays=limits.OPEN_REPLAYS,
             open_erasures=limits.OPEN_ERASURES,
+            keys=limits.KEYS_PER_WORKSPACE,
             masking_replacements=limits.MASKING_REPLACEMENTS,
         ),
         webhooks=WebhookLimits(

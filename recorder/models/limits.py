@@ -95,6 +95,7 @@ class WorkspaceLimits(WireOutput):
     open_exports: int = Field(description="Queued or running, of both modes together.")
     open_replays: int = Field(description="Replays of one mode that have not ended; as many recoveries.")
     open_erasures: int = Field(description="Erasures that have not ended, of both modes together.")
+    keys: int = Field(description="Valid ones of one mode.")
     masking_replacements: int = Field(
         description="Different replacements that its masking policies, and those of its workflows, have had."
     )

@@ -10,7 +10,7 @@ from sqlmodel import col, select
 
 from api.dependencies import get_db
 from api.gate import authentication
-from recorder import clock
+from recorder import clock, limits
 from recorder.access.keys import NewKey
 from recorder.models.operations import AuditRow
 from recorder.models.workspace import KeyRow
@@ -234,3 +234,45 @@ def test_what_is_forgotten_is_forgotten_after_the_commit(service: Service) -> No
             forgetful.append(route.path)
             assert calls.index(authentication._get_caller_invalidation) < calls.index(get_db), route.path
     assert "/v1/keys/{key_id}" in forgetful
+
+
+def count_keys(caller: Caller) -> int:
+    """Return the number of keys of a caller's workspace."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        return len(db.exec(select(KeyRow.id).filter_by(workspace_id=caller.key.workspace_id)).all())
+
+
+def test_valid_keys_of_a_workspace_are_limited(
+    service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "KEYS_PER_WORKSPACE", count_keys(caller) + 1)
+    make_key(caller)
+    # Test keys have places of their own.
+    assert make_key(caller, mode="test").get("/v1/sessions").status_code == 200
+    before = footprint(service.runtime)
+    answer = caller.post("/v1/keys", KEY)
+    assert_problem(answer, 422, "limit_reached")
+    assert answer.json()["detail"] == (
+        f"A workspace has at most {limits.KEYS_PER_WORKSPACE} valid keys of live mode; "
+        "revoke one that no program uses."
+    )
+    assert footprint(service.runtime) == before
+    # Other workspaces have places of their own.
+    make_key(service.make_caller())
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired"])
+def test_a_key_that_ended_gives_its_place_to_a_new_one(
+    service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr(limits, "KEYS_PER_WORKSPACE", count_keys(caller) + 2)
+    ended, valid = make_key(caller), make_key(caller)
+    if end == "revoked":
+        caller.delete(f"/v1/keys/{ended.key.key_id}")
+    else:
+        with service.runtime.database.transaction(write=True) as db:
+            db.get_one(KeyRow, ended.key.key_id).expires_at = clock.now()
+    make_key(caller)
+    assert stored_keys(service, ended.key.key_id) == []
+    assert valid.get("/v1/sessions").status_code == 200
+    assert ended.get("/v1/sessions").status_code == 401

@@ -139,7 +139,10 @@ NUMBERS = {
         f"at most {limits.MASKING_STATES:,} states together",
         f"an event {limits.EVENT_BYTES * limits.MASKING_GROWTH // 1024} KiB",
     ],
-    "keys": [f"1 to {limits.KEY_LABEL_CHARACTERS} printable characters"],
+    "keys": [
+        f"at most {limits.KEYS_PER_WORKSPACE:,} keys",
+        f"1 to {limits.KEY_LABEL_CHARACTERS} printable characters",
+    ],
     "workflows": [
         f"up to {limits.WORKFLOW_TAGS} words of your own",
         f"list of up to {limits.OUTCOME_NAMES};",

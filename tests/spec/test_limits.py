@@ -95,6 +95,7 @@ def test_contract_7_the_answer_has_these_members(caller: Caller) -> None:
         "open_exports": 1_000,
         "open_replays": 10_000,
         "open_erasures": 1_000,
+        "keys": 1_000,
         "masking_replacements": 10_000,
     }
     for entry in shown["rate_limits"]:
