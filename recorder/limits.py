@@ -9,6 +9,8 @@ TAG_NAME_CHARACTERS = 128
 #: Tags of a session: with the largest data 40 MB.
 TAGS_PER_SESSION = 10_000
 KEY_LABEL_CHARACTERS = 128
+#: Valid keys of a workspace and mode.
+KEYS_PER_WORKSPACE = 1_000
 DESCRIPTION_CHARACTERS = 512
 EVENT_BYTES = 65_536
 #: Largest `t_ms`, about 31 years: start and time together must stay an instant that every store can hold.
@@ -79,6 +81,8 @@ OPEN_ERASURES = 1_000
 MASKING_REPLACEMENTS = 10_000
 #: Replays of a workspace and mode that have not ended.
 OPEN_REPLAYS = 10_000
+#: Replays and recoveries are kept so long after their end.
+REPLAY_DAYS = 90
 WORKSPACE_NAME_CHARACTERS = 128
 RETENTION_DAYS = (1, 3650)
 BATCH_KEY_CHARACTERS = 255
