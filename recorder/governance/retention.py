@@ -24,14 +24,21 @@ from recorder.audit.verify import ChainHead, read_chain_heads
 from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
+from recorder.governance.holds import list_held_sessions
 from recorder.governance.purging.due_sessions import begin_purges, list_due_sessions, split_due_sessions
 from recorder.governance.table_rewrites import rewrite_file_after_purges
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.replay_service.requests.replay_removal import (
+    find_removable_replays,
+    iterate_old_replays,
+    remove_replays,
+)
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
+from recorder.tenant import Tenant
 from recorder.webhooks.deliveries import remove_old_deliveries
 
 log = logging.getLogger("recorder.retention")
@@ -40,8 +47,6 @@ LEASE = "retention"
 _LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
 _ROWS = 500
-#: A daily run finds the purges that have ended since the one before, also if that was late.
-_REWRITE_SINCE = timedelta(days=2)
 
 #: Kind of session by the cause of its purge.
 SESSION_KINDS = {
@@ -52,6 +57,7 @@ SESSION_KINDS = {
 HELD = "held_sessions"
 ARCHIVED = "archived_sessions"
 ORPHANED = "orphaned_objects"
+REPLAYS = "replays_and_recoveries"
 KINDS = (
     *SESSION_KINDS.values(),
     ARCHIVED,
@@ -60,6 +66,7 @@ KINDS = (
     "kept_answers",
     "deliveries",
     "hosted_exports",
+    REPLAYS,
     "tombstones",
     ORPHANED,
 )
@@ -131,6 +138,11 @@ def preview_retention(
                 report.add(workspace.id, kind, 1, session.size_bytes)
         with runtime.database.transaction(write=False) as db:
             _count_retention_records(db, report, workspace)
+        for ids in _iterate_replays_by_retention(runtime, workspace.id, report.at):
+            with runtime.database.transaction(write=False) as db:
+                list_held = partial(list_held_sessions, db, workspace.id)
+                units = find_removable_replays(db, ids, list_held=list_held, locks=False)
+            report.add(workspace.id, REPLAYS, sum(map(len, units)))
         for row in archive.list_sessions_to_archive(runtime.database, workspace, at=report.at):
             report.add(workspace.id, ARCHIVED, 1, row.frame_bytes)
         for portion in orphans.list_orphans(runtime, workspace, at=report.at):
@@ -181,7 +193,7 @@ def run_retention(
                     runtime, held, lambda db: _ROWS if remove_old_deliveries(db, now=report.at) else 0
                 )
             with _report_retention_failure(report, held, None, "copies of purged rows in the database"):
-                rewrite_file_after_purges(runtime, since=clock.now() - _REWRITE_SINCE)
+                rewrite_file_after_purges(runtime)
             # After the pruning, which adds entries.
             report.heads = read_chain_heads(runtime.database, workspace_id)
             return report
@@ -271,6 +283,26 @@ def _remove_exports_by_retention(
         report.add(workspace.id, "hosted_exports", 1, size_bytes)
 
 
+def _remove_replays_by_retention(
+    runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
+) -> None:
+    for ids in _iterate_replays_by_retention(runtime, workspace.id, report.at):
+        while True:
+            with held.transaction(runtime.database) as db:
+                # Looked up here, so that a hold counts that came since the page was read.
+                list_held = partial(list_held_sessions, db, workspace.id)
+                units = find_removable_replays(db, ids, list_held=list_held)
+                removed = remove_replays(db, units) if units else []
+            if not removed:
+                break
+            report.add(workspace.id, REPLAYS, len(removed))
+
+
+def _iterate_replays_by_retention(runtime: Runtime, workspace_id: str, at: datetime) -> Iterator[list[str]]:
+    for mode in ("live", "test"):
+        yield from iterate_old_replays(runtime.database, Tenant(workspace_id, mode), at=at)
+
+
 def _archive_frames_by_retention(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
@@ -290,6 +322,7 @@ _WORK = {
     "expired sessions": _expire_sessions,
     "expired records": _remove_retention_records,
     "hosted exports": _remove_exports_by_retention,
+    "replays and recoveries": _remove_replays_by_retention,
     "frames to archive": _archive_frames_by_retention,
     "objects of uploads that never committed": _remove_orphans_by_retention,
 }

@@ -9,7 +9,7 @@ import re
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -17,10 +17,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder import clock
 from recorder.errors import Unavailable
 from recorder.governance.content_inventory import SQLITE_FILE, STATISTICS, list_inventory_tables_to_rewrite
 from recorder.governance.erasure_runs import end_erasures
 from recorder.models.governance import ErasureRow, PurgeRow
+from recorder.models.workspace import DeploymentRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
 
@@ -37,6 +39,8 @@ _PAUSE_S = 1.0
 _SMALL_FILE_BYTES = 64_000_000
 #: Purges without an erasure do not have a larger one rewritten: writers would give up.
 _LARGE_FILE_BYTES = 1_000_000_000
+#: Without an erasure, a file is rewritten once a day, also if retention runs more often or a little early.
+_REWRITE_EVERY = timedelta(hours=20)
 
 
 @dataclass
@@ -124,18 +128,29 @@ def rewrite_small_file(runtime: Runtime, owner: str, *, most_bytes: int = _SMALL
     return 0 if report is None else report.erasures
 
 
-def rewrite_file_after_purges(runtime: Runtime, *, since: datetime) -> None:
-    """Rewrite SQLite's file if purges have ended since an instant, unless writers would wait for too long.
+def rewrite_file_after_purges(runtime: Runtime) -> None:
+    """Rewrite SQLite's file if purges have ended since the last rewrite, which is a day ago.
+
+    A large file is left as it is: writers would wait for too long.
 
     Raises:
         Unavailable: if its lock is not free in time; the next run goes on.
     """
     if not runtime.database.is_sqlite or runtime.database.measure_content() > _LARGE_FILE_BYTES:
         return
+    began = clock.now()
     with runtime.database.transaction(write=False) as db:
-        ended = db.exec(select(PurgeRow.session_id).where(col(PurgeRow.done_at) >= since).limit(1)).first()
-    if ended is not None:
-        runtime.database.rewrite_file()
+        # A database of an early release has no such row.
+        deployment = db.get(DeploymentRow, 1)
+        last = None if deployment is None else deployment.rewritten_at
+        if last is None or last > began:  # the clock was set back
+            last = clock.from_ms(0)
+        ended = select(PurgeRow.session_id).where(col(PurgeRow.done_at) >= last).limit(1)
+        is_due = last <= began - _REWRITE_EVERY and db.exec(ended).first() is not None
+    if is_due and runtime.database.rewrite_file():
+        with runtime.database.transaction(write=True) as db:
+            if (deployment := db.get(DeploymentRow, 1)) is not None:
+                deployment.rewritten_at = began
 
 
 @dataclass(frozen=True)

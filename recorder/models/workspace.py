@@ -205,6 +205,8 @@ class DeploymentRow(SQLModel, table=True):
     #: Into how many sealing lanes the workflows of a workspace and mode are divided.
     seal_slots: int = limits.SEAL_SLOTS
     created_at: datetime
+    #: When retention rewrote SQLite's file last.
+    rewritten_at: datetime | None = None
 
 
 class Quota(WireOutput):

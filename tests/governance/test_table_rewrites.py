@@ -222,9 +222,23 @@ def test_a_run_of_retention_rewrites_the_file_after_purges(caller: Caller) -> No
     session_id = recorded_canary(caller, is_sealed=False).session_id
     assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
     finish_purges(runtime)
-    # The run of the day before was late.
-    ended = (clock.now() - timedelta(hours=36)).strftime("%Y-%m-%d %H:%M:%S.%f")
-    execute(runtime, "UPDATE purges SET done_at = :at WHERE done_at IS NOT NULL", at=ended)
+    for hours, is_due in ((None, True), (1, False), (19, False), (21, True), (-1, True)):
+        last = None if hours is None else format_hours_ago(hours)
+        execute(runtime, "UPDATE deployment SET rewritten_at = :at", at=last)
+        # Purges that ended since: also if the run of the day before was late.
+        ended = format_hours_ago({None: 36, -1: 0}.get(hours, (hours or 0) - 0.5))
+        execute(runtime, "UPDATE purges SET done_at = :at WHERE done_at IS NOT NULL", at=ended)
+        copy = put_into_a_gap(runtime)
+        run_retention(runtime, "tests", workspace_id=caller.key.workspace_id)
+        assert (count_hits(runtime, copy) == 0) is is_due, hours
+    # No purge has ended since.
+    execute(runtime, "UPDATE deployment SET rewritten_at = :at", at=format_hours_ago(30))
+    execute(runtime, "UPDATE purges SET done_at = :at WHERE done_at IS NOT NULL", at=format_hours_ago(31))
     copy = put_into_a_gap(runtime)
     run_retention(runtime, "tests", workspace_id=caller.key.workspace_id)
-    assert count_hits(runtime, copy) == 0
+    assert count_hits(runtime, copy) == 1
+
+
+def format_hours_ago(hours: float) -> str:
+    """Return an instant as SQLite stores it."""
+    return (clock.now() - timedelta(hours=hours)).strftime("%Y-%m-%d %H:%M:%S.%f")
