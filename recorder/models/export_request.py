@@ -18,6 +18,7 @@ from pydantic import (
 from pydantic import Field as WireField
 
 from recorder import limits
+from recorder.models import text_patterns
 from recorder.models.wire import ActorKind, Outcome, TimeBound, WireInput
 
 #: Leaves room in the 1,024 bytes of a key for the export's id and the longest path of a file.
@@ -51,26 +52,18 @@ def _check_destination_prefix(value: str) -> str:
 
 
 S3Bucket = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$"), AfterValidator(_check_destination_bucket)
+    str, WireField(pattern=text_patterns.S3_BUCKET), AfterValidator(_check_destination_bucket)
 ]
 GcsBucket = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]$"), AfterValidator(_check_destination_bucket)
+    str, WireField(pattern=text_patterns.GCS_BUCKET), AfterValidator(_check_destination_bucket)
 ]
 KeyPrefix = Annotated[str, WireField(min_length=1), AfterValidator(_check_destination_prefix)]
-AwsRegion = Annotated[str, WireField(pattern=r"^[a-z]{2,4}(-[a-z]{2,12}){1,3}-[0-9]{1,2}$")]
-RoleArn = Annotated[
-    str,
-    WireField(pattern=r"^arn:aws(-[a-z]{2,6}){0,3}:iam::[0-9]{12}:role/[A-Za-z0-9+=,.@_/-]{1,512}$"),
-]
-ServiceAccount = Annotated[
-    str,
-    WireField(
-        pattern=r"^[a-z0-9][a-z0-9-]{0,62}@[a-z0-9][a-z0-9.-]{0,100}\.gserviceaccount\.com$",
-    ),
-]
-AzureAccount = Annotated[str, WireField(pattern=r"^[a-z0-9]{3,24}$")]
+AwsRegion = Annotated[str, WireField(pattern=text_patterns.AWS_REGION)]
+RoleArn = Annotated[str, WireField(pattern=text_patterns.ROLE_ARN)]
+ServiceAccount = Annotated[str, WireField(pattern=text_patterns.SERVICE_ACCOUNT)]
+AzureAccount = Annotated[str, WireField(pattern=text_patterns.AZURE_ACCOUNT)]
 AzureContainer = Annotated[
-    str, WireField(pattern=r"^[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$"), AfterValidator(_check_destination_container)
+    str, WireField(pattern=text_patterns.AZURE_CONTAINER), AfterValidator(_check_destination_container)
 ]
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from recorder import limits
+from recorder.models.text_patterns import TEXT_FORMS
 from recorder.plurals import format_count
 
 _Context = Mapping[str, Any]
@@ -19,19 +19,13 @@ _KINDS: Final = {
     "model_type": "an object",
     "string_type": "a string",
 }
-#: Patterns that have words.
-_FORMS: Final = {
-    limits.WORKFLOW_PATTERN: (
-        "2 to 64 characters: lower-case letters, digits and underscores, as in approve_invoice"
-    )
-}
 _BOUNDS: Final[dict[str, Callable[[_Context], str]]] = {
     "greater_than": lambda context: f"a number above {_write_field_message_number(context['gt'])}",
     "greater_than_equal": lambda context: f"a number of {_write_field_message_number(context['ge'])} or more",
     "less_than": lambda context: f"a number below {_write_field_message_number(context['lt'])}",
     "less_than_equal": lambda context: f"a number of {_write_field_message_number(context['le'])} or less",
     "literal_error": lambda context: _write_literals_as_json(str(context["expected"])),
-    "string_pattern_mismatch": lambda context: _FORMS.get(
+    "string_pattern_mismatch": lambda context: TEXT_FORMS.get(
         context["pattern"], f"text of the form {context['pattern']}"
     ),
     "string_too_long": lambda context: f"at most {format_count(context['max_length'], 'character')}",

@@ -9,6 +9,7 @@ from sqlalchemy import JSON, Index, text
 from sqlmodel import Field, SQLModel
 
 from recorder import limits
+from recorder.models import text_patterns
 from recorder.models.wire import WireInput, WireOutput, WireTime
 from recorder.models.workspace import HostEntry
 from recorder.tenant import Tenant
@@ -26,11 +27,11 @@ LIVE_QUEUED = "sandbox = 'live' AND status = 'queued' AND finished_at IS NULL"
 LIVE_RUNNING = "sandbox = 'live' AND status = 'running' AND finished_at IS NULL"
 
 #: Id of an event or frame.
-ItemId = Annotated[str, StringConstraints(pattern=r"^(evt|frm)_[0-9A-Za-z]{1,40}$")]
+ItemId = Annotated[str, StringConstraints(pattern=text_patterns.ITEM_ID)]
 _Method = Literal["GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
 _Methods = Annotated[list[_Method], WireField(min_length=1, max_length=limits.LIVE_METHODS)]
 _Address = Annotated[
-    str, StringConstraints(pattern=r"^https?://[^\s/?#@]+/?$", max_length=limits.ADDRESS_CHARACTERS)
+    str, StringConstraints(pattern=text_patterns.ORIGIN, max_length=limits.ADDRESS_CHARACTERS)
 ]
 _InputName = Annotated[str, StringConstraints(min_length=1, max_length=limits.REPLAY_INPUT_NAME_CHARACTERS)]
 #: `check_replay_inputs` has the lower limit of those that hold neither a stored state nor a file.

@@ -154,6 +154,22 @@ def wire_type_at(annotation: Any, path: Sequence[Part], value: Any = None) -> tu
     return annotation, value
 
 
+def describe_missing_wire_member(annotation: Any, path: Sequence[Part], value: Any = None) -> str:
+    """Return the sentence for a required member that is missing, with its values where it takes one of a few.
+
+    Args:
+        annotation: the type of the whole body.
+        path: the steps from the body to the member.
+        value: the body; see `allowed_wire_members`.
+    """
+    member_type, _ = wire_type_at(annotation, path, value)
+    options = _list_wire_type_options(member_type)
+    if not options or any(get_origin(option) is not Literal for option in options):
+        return "This member is required."
+    values = [f"'{name}'" for option in options for name in get_args(option)]
+    return f"This member is required: {' or '.join(filter(None, (', '.join(values[:-1]), values[-1])))}."
+
+
 def shorten_wire_name(name: str) -> str:
     """Return a name that a client chose, cut to a length that fits into an error message."""
     return name if len(name) <= _SHOWN_CHARACTERS else f"{name[:_SHOWN_CHARACTERS]}…"
@@ -241,7 +257,8 @@ def make_wire_problem(error: msgspec.ValidationError, kind: Any, value: Any, *, 
         path.append(name or (_find_wrong_wire_key(kind, value, path) if key else int(index)))
     missing, unknown = _MISSING.match(reason), _UNKNOWN.match(reason)
     if missing:
-        return Problem("body", at + json_pointer(*path, missing[1]), "missing", "This member is required.")
+        message = describe_missing_wire_member(kind, [*path, missing[1]], value)
+        return Problem("body", at + json_pointer(*path, missing[1]), "missing", message)
     if unknown:
         message = f"Unknown member. {describe_allowed_wire_names(allowed_wire_members(kind, path, value))}"
         return Problem(

@@ -1,10 +1,13 @@
 """Sentences of 422 answers: what a member takes, in words of JSON. Contract §1 (errors)."""
 
+import json
+import re
 from typing import Any
 
 import pytest
 
-from tests.support.factories import Caller, assert_problem
+from recorder.models.text_patterns import TEXT_FORMS
+from tests.support.factories import Caller, Service, assert_problem
 
 WORKFLOW = "Takes 2 to 64 characters: lower-case letters, digits and underscores, as in approve_invoice."
 
@@ -14,6 +17,19 @@ WORKFLOW = "Takes 2 to 64 characters: lower-case letters, digits and underscores
     [
         ("/v1/sessions", {"workflow": "Approve Invoice"}, "/workflow", WORKFLOW),
         ("/v1/sessions", {}, "/workflow", "This member is required."),
+        (
+            "/v1/replays",
+            {"session_id": "ses_x"},
+            "/sandbox",
+            "This member is required: 'dry' or 'live'.",
+        ),
+        (
+            "/v1/exports",
+            {"workflow": "checkout", "format": "parquet", "destination": {"kind": "s3", "bucket": "My_Data"}},
+            "/destination/bucket",
+            "Takes 3 to 63 characters: lower-case letters, digits, dots and hyphens, a letter or digit "
+            "first and last, as in my-datasets.",
+        ),
         ("/v1/sessions", {"workflow": "checkout", "actor": "ada"}, "/actor", "Takes an object."),
         ("/v1/sessions", {"workflow": "checkout", "start": "yes"}, "/start", "Takes true or false."),
         ("/v1/keys", {"label": "", "scope": "read"}, "/label", "Takes at least 1 character."),
@@ -42,3 +58,10 @@ def test_a_refused_value_gets_a_sentence_on_what_its_member_takes(
 ) -> None:
     problem = assert_problem(caller.post(path, body), 422, "validation_failed")
     assert [(error["pointer"], error["message"]) for error in problem["errors"]] == [(pointer, message)]
+
+
+def test_every_pattern_has_words(service: Service) -> None:
+    patterns = set(re.findall(r'"pattern": ?("(?:[^"\\]|\\.)*")', json.dumps(service.app.openapi())))
+    # The header of idempotency keys is checked, and described, elsewhere.
+    named = {json.loads(pattern) for pattern in patterns} - {"^[!-~]{1,255}$"}
+    assert len(named) > 8 and named - TEXT_FORMS.keys() == set()
