@@ -1,4 +1,4 @@
-"""Progress bars on stderr, for commands and the client; without a terminal there is none."""
+"""Progress bars and waiting lines on stderr, for commands and the client; only on a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,16 @@ from functools import partial
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.table import Column
 
 _BAR_WIDTH = 40
 
@@ -46,3 +55,39 @@ def open_progress_bar(
         disable=not (is_wanted and console.is_terminal),
     ) as progress:
         yield partial(progress.update, progress.add_task(description, **task))
+
+
+@contextmanager
+def open_waiting_line(console: Console | None = None) -> Iterator[Callable[[str | None], None]]:
+    """Yield the function that shows on stderr what a command waits for, with the seconds since the start.
+
+    None removes the line, which the end of the block does too.
+
+    Args:
+        console: console of stderr; None opens one. Without a terminal nothing is shown.
+    """
+    console = console or Console(stderr=True)
+    text = TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis"))
+    progress = Progress(
+        SpinnerColumn(),
+        TimeElapsedColumn(),
+        text,
+        console=console,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+        disable=not console.is_terminal,
+    )
+    task = progress.add_task("")
+
+    def show(description: str | None) -> None:
+        if description is None:
+            progress.stop()
+        else:
+            progress.update(task, description=escape(description))
+            progress.start()
+
+    try:
+        yield show
+    finally:
+        progress.stop()

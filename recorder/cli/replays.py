@@ -87,11 +87,10 @@ def replay(
     with open_client_for_command(url, key) as client:
         made = client.create_replay(session, **members)
         steps = ReplaySteps(client, session)
-        show = _show_no_replay_progress if as_json else steps.print_ended
-        ended = client.wait_replay(made["id"], timeout_s=timeout, on_progress=show)
+        ended = _wait_for_replay(client, made["id"], steps, timeout_s=timeout, as_json=as_json)
         while ended["awaiting"] is not None:
             _ask_replay_decision(client, ended, steps)
-            ended = client.wait_replay(made["id"], timeout_s=timeout, on_progress=show)
+            ended = _wait_for_replay(client, made["id"], steps, timeout_s=timeout, as_json=as_json)
         if as_json:
             print_json({**ended, "data": list(client.replay_steps(made["id"]))})
         else:
@@ -122,13 +121,20 @@ def recover(
             made = client.create_recovery(
                 session, sandbox="live" if live else "dry", failure_tag=failure_tag, **settings
             )
-        ended = client.wait_recovery(
-            made["id"],
-            timeout_s=timeout,
-            on_awaiting=lambda attempt: _ask_replay_decision(
-                client, attempt, ReplaySteps(client, attempt["session_id"])
-            ),
-        )
+        from recorder.progress_bars import open_waiting_line
+
+        with open_waiting_line() as show_waiting:
+
+            def ask(attempt: dict[str, Any]) -> None:
+                show_waiting(None)
+                _ask_replay_decision(client, attempt, ReplaySteps(client, attempt["session_id"]))
+
+            ended = client.wait_recovery(
+                made["id"],
+                timeout_s=timeout,
+                on_awaiting=ask,
+                on_progress=lambda recovery: show_waiting(_describe_recovery_progress(recovery)),
+            )
         attempt = None
         if ended["reason"] == "candidates_exhausted" and ended["replay_ids"] and not as_json:
             attempt = client.get_replay(ended["replay_ids"][-1])
@@ -213,8 +219,30 @@ def _read_replay_input_option(text: str) -> tuple[str, str]:
     return name, given
 
 
-def _show_no_replay_progress(replay: dict[str, Any]) -> None:
-    """Show no progress."""
+def _wait_for_replay(
+    client: "Client", replay_id: str, steps: ReplaySteps, *, timeout_s: float, as_json: bool
+) -> dict[str, Any]:
+    """Wait until a replay has ended or awaits a decision; print its steps, unless it is printed as JSON."""
+    from recorder.progress_bars import open_waiting_line
+
+    with open_waiting_line() as show_waiting:
+
+        def show(replay: dict[str, Any]) -> None:
+            has_steps = replay["sandbox"] == "live" and replay["progress"]["step"]
+            if replay["finished_at"] is None and replay["awaiting"] is None and not has_steps:
+                show_waiting(f"{replay['id']} {replay['status']}")
+            else:
+                show_waiting(None)
+            if not as_json:
+                steps.print_ended(replay)
+
+        return client.wait_replay(replay_id, timeout_s=timeout_s, on_progress=show)
+
+
+def _describe_recovery_progress(recovery: dict[str, Any]) -> str:
+    attempts = len(recovery["replay_ids"])
+    state = f"attempt {attempts}" if attempts else "searches for candidates"
+    return f"{recovery['id']} {state}"
 
 
 def _ask_replay_decision(client: "Client", replay: dict[str, Any], steps: ReplaySteps) -> None:

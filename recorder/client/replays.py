@@ -128,6 +128,7 @@ class Replays(Requests):
         *,
         timeout_s: float = 600.0,
         on_awaiting: Callable[[Json], None] | None = None,
+        on_progress: Callable[[Json], None] | None = None,
     ) -> Json:
         """Wait until a recovery has ended, and return it.
 
@@ -135,6 +136,7 @@ class Replays(Requests):
             recovery_id: the recovery.
             timeout_s: most seconds to wait.
             on_awaiting: called with an attempt while it awaits a decision, as live ones do.
+            on_progress: called with the recovery each time it was read.
 
         Raises:
             TookTooLong: if it has not ended within `timeout_s` seconds.
@@ -142,6 +144,8 @@ class Replays(Requests):
 
         def read() -> Json:
             recovery = self.get_recovery(recovery_id)
+            if on_progress is not None:
+                on_progress(recovery)
             if on_awaiting is not None and recovery["status"] == "started" and recovery["replay_ids"]:
                 attempt = self.get_replay(recovery["replay_ids"][-1])
                 if attempt["awaiting"] is not None:
