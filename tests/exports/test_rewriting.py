@@ -275,6 +275,27 @@ def test_exports_of_an_earlier_release_are_found(on_either_engine: Runtime) -> N
     require_rewritten(runtime, folder, ids[:1])
 
 
+def test_a_damaged_plan_of_an_earlier_release_holds_up_no_other_export(on_either_engine: Runtime) -> None:
+    runtime = on_either_engine
+    ids = seal(runtime, [Recording(frames=[0]) for _ in range(6)])
+    damaged, other = export(runtime), export(runtime)
+    execute(runtime, "DELETE FROM export_sessions")
+    execute(runtime, "UPDATE exports SET is_indexed = false")
+    plan_key = str(row_now(runtime, damaged.name).plan_key)
+    plan = runtime.blobs.get(plan_key)
+    runtime.blobs.put(plan_key, b"damaged")
+    hide_for_purge(runtime, ids[0])
+    for _ in range(5):
+        make_due(runtime)
+        run_purges(runtime, "tests")
+    require_rewritten(runtime, other, ids[:1])
+    # The session may be in the damaged one.
+    assert open_purges(runtime) == [(ids[0], "exports")]
+    runtime.blobs.put(plan_key, plan)
+    finish_purges(runtime)
+    require_rewritten(runtime, damaged, ids[:1])
+
+
 def test_two_sessions_that_are_purged_one_after_the_other_leave_together(on_either_engine: Runtime) -> None:
     """The rows of the second are gone from the lake before the first is removed from the files."""
     runtime = on_either_engine

@@ -14,7 +14,13 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.errors import DestinationNotAllowed, InvalidDestination, NotFound, RecorderError
+from recorder.errors import (
+    DestinationNotAllowed,
+    InvalidDestination,
+    NotFound,
+    RecorderError,
+    Unavailable,
+)
 from recorder.errors.panics import convert_panics
 from recorder.exports.planning.plan import Plan
 from recorder.exports.results import expiry
@@ -82,14 +88,14 @@ def remove_from_exports(
         Unavailable: if the database or the store of plans does not answer.
     """
     removal = SessionsLeftInExports()
-    _index_exports_for_removal(runtime, held, workspace_id)
     ids = sorted(session_ids)
+    unread = _index_exports_for_removal(runtime, held, workspace_id)
     for export_id, present in _iterate_exports_for_removal(runtime, ids, after):
         if removal.last_export_id is not None and is_time_up():
             with runtime.database.transaction(write=False) as db:
                 left = find_indexed_sessions(db, ids)
             removal.unvisited = left - removal.waiting - removal.errors.keys()
-            return removal
+            break
         removal.last_export_id = export_id
         held.require_time()
         try:
@@ -102,7 +108,11 @@ def remove_from_exports(
             continue
         if result == "waits":
             removal.waiting.update(present)
-    removal.last_export_id = None
+    else:
+        removal.last_export_id = None
+    if unread is not None:  # any of the sessions may be in that export
+        others = set(ids) - removal.waiting - removal.unvisited - removal.errors.keys()
+        removal.errors |= dict.fromkeys(others, unread)
     return removal
 
 
@@ -120,13 +130,31 @@ def _iterate_exports_for_removal(
             before = export[0]
 
 
-def _index_exports_for_removal(runtime: Runtime, held: HeldLease, workspace_id: str) -> None:
-    """Store the sessions of exports whose plans were made by an earlier release."""
+def _index_exports_for_removal(runtime: Runtime, held: HeldLease, workspace_id: str) -> Exception | None:
+    """Store the sessions of exports whose plans were made by an earlier release.
+
+    Returns:
+        The last error of a damaged plan; None if all were read.
+
+    Raises:
+        LeaseLost: if another run took the lease.
+        Unavailable: if the database or the store of plans does not answer.
+    """
+    unread: Exception | None = None
     open_transaction = partial(held.transaction, runtime.database)
     with runtime.database.transaction(write=False) as db:
         rows = list(list_unindexed_exports(db, workspace_id))
     for row in rows:
-        plan = _read_plan_for_removal(runtime, row)
+        held.require_time()
+        try:
+            with convert_panics():
+                plan = _read_plan_for_removal(runtime, row)
+        except Unavailable:
+            raise
+        except Exception as error:  # one damaged plan must not keep sessions in the other exports
+            log.warning("the plan of export %s is damaged: %r", row.id, error)
+            unread = error
+            continue
         if plan is not None:
             index_export_sessions(open_transaction, row.id, plan.sessions["session_id"])
         with open_transaction() as db:
@@ -134,6 +162,7 @@ def _index_exports_for_removal(runtime: Runtime, held: HeldLease, workspace_id: 
             if locked is not None:
                 locked.is_indexed = True
                 db.add(locked)
+    return unread
 
 
 def _read_plan_for_removal(runtime: Runtime, row: ExportRow) -> Plan | None:
