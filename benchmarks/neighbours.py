@@ -3,6 +3,9 @@
 The service is one uvicorn process, as `recorder up` starts it. The quiet workspace records: 50 small batches
 a second, on a fixed schedule, so that a stall of the service counts for every batch that was due in it. Each
 attack comes from a process of its own, which runs at a lower priority, as it would run on another machine.
+
+The first figure is the floor: the latency while as many processes as the machine has processors only compute,
+at that lower priority, and no other client sends anything. No service with busy workers gets below it.
 """
 
 import asyncio
@@ -34,6 +37,7 @@ from recorder.tenant import Tenant
 #: The p99 under an attack may be this many times the quiet one.
 GOAL = 2.0
 _PER_SECOND = 50
+_NICENESS = 10
 _CONNECTIONS = 8
 _CHUNK = 256 * 1024
 #: A batch of the quiet workspace is not waited for longer; then it counts as answered after so long.
@@ -57,6 +61,11 @@ def measure(*, quick: bool = False) -> list[Figure]:
         with serving(settings, environment={"RECORDER_LOG_LEVEL": "error"}) as server:
             _record(server, quiet_target[0], 1.0)
             before = _record(server, quiet_target[0], seconds)
+            with _computing():
+                beside = _record(server, quiet_target[0], seconds)
+            quiet = _record(server, quiet_target[0], seconds / 2)
+            figures.append(_make_floor_figure(beside, [*before, *quiet]))
+            before = quiet
             for attack in ATTACKS:
                 with _attacking(attack, server, hostile, seconds + 1.5) as statuses:
                     time.sleep(1.0)
@@ -67,6 +76,39 @@ def measure(*, quick: bool = False) -> list[Figure]:
                 figures.append(_figure(attack, under, [*before, *after], statuses))
                 before = after
     return figures
+
+
+def _make_floor_figure(beside: list[float], quiet: list[float]) -> Figure:
+    return Figure(
+        name="p99 of a batch beside processes that only compute",
+        unit="ms",
+        ours=[quantile(beside, 0.99)],
+        peer=[quantile(quiet, 0.99)],
+        peer_name="quiet",
+        detail={"processes": os.cpu_count(), "p50, ms": quantile(beside, 0.5), "longest, ms": max(beside)},
+    )
+
+
+@contextlib.contextmanager
+def _computing() -> Iterator[None]:
+    """Keep all processors busy at the priority of the attacks while the block runs."""
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_compute, daemon=True) for _ in range(os.cpu_count() or 1)]
+    for process in processes:
+        process.start()
+    try:
+        time.sleep(1.0)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _compute() -> None:
+    os.nice(_NICENESS)
+    while True:
+        sum(range(1_000_000))
 
 
 def _figure(attack: Attack, under: list[float], quiet: list[float], statuses: Counter[str]) -> Figure:
@@ -185,7 +227,7 @@ def _attacking(
 def _attack(
     number: int, address: tuple[str, int], targets: list[Target], seconds: float, sender: Any
 ) -> None:
-    os.nice(10)
+    os.nice(_NICENESS)
     attack = ATTACKS[number]
     requests = [
         make_request(target, last, kind, body, announced=not attack.drip)

@@ -27,7 +27,7 @@ from recorder.memory.graph.communities import (
 )
 from recorder.memory.graph.features import PRUNE_SESSIONS, FeatureCounts
 from recorder.memory.graph.nodes import Node
-from recorder.memory.graph.shown_way import VariantTable, split_ways
+from recorder.memory.graph.shown_way import ShownWayVariants, split_ways
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _split(variants: Variants, method: Method) -> Ints:
     parts = []
     for label in np.unique(labels):
         rows = np.flatnonzero(labels == label)
-        ways = VariantTable.of(
+        ways = ShownWayVariants.of(
             [variants.sequences[int(row)] for row in rows], variants.sessions[rows].tolist()
         )
         parts += [rows[part] for part in split_ways(ways)]

@@ -21,7 +21,7 @@ from benchmarks.memory.planted_quality import sealed_of
 from benchmarks.memory.task_sets import draw_rare, draw_skewed, draw_varied, group_by_task
 from benchmarks.memory.tasks import DATA, Demonstration, in_order, read_demonstrations
 from recorder.memory.graph.arrays import Ints
-from recorder.memory.graph.shown_way import MAX_EDITS, VariantTable, choose_shown_way
+from recorder.memory.graph.shown_way import MAX_EDITS, ShownWayVariants, choose_shown_way
 
 _SEEDS, _QUICK_SEEDS = 5, 2
 _PLANTED, _QUICK_PLANTED = 3_000, 1_000
@@ -177,6 +177,8 @@ def _share_near(variants: Variants, groups: Ints) -> float:
     near = 0
     for number in np.unique(groups):
         rows = np.flatnonzero(groups == number)
-        ways = VariantTable.of([variants.sequences[row] for row in rows], variants.sessions[rows].tolist())
+        ways = ShownWayVariants.of(
+            [variants.sequences[row] for row in rows], variants.sessions[rows].tolist()
+        )
         near += int(ways.sessions[choose_shown_way(ways).edits <= MAX_EDITS].sum())
     return near / int(variants.sessions.sum())

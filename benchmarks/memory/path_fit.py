@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recorder.memory.graph.paths import NO_PATH
-from recorder.memory.graph.shown_way import MAX_EDITS, VariantTable, count_edits
+from recorder.memory.graph.shown_way import MAX_EDITS, ShownWayVariants, count_edits
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.path_fit import derive_shown_ways
 
@@ -32,7 +32,7 @@ def measure_fit(columns: GraphColumns) -> Fit:
         rows = taken[columns.variant_path[taken] == number]
         bounds = zip(columns.variant_start[rows], columns.variant_start[rows + 1], strict=True)
         sequences = [tuple(columns.variant_nodes[first:last].tolist()) for first, last in bounds]
-        ways = VariantTable.of(sequences, sessions[rows].tolist())
+        ways = ShownWayVariants.of(sequences, sessions[rows].tolist())
         nodes = np.array(columns.paths[number].nodes, dtype=np.int64)
         edits = count_edits(nodes, np.isin(nodes, shown.optional[number]), ways)
         near += int(ways.sessions[edits <= MAX_EDITS].sum())
