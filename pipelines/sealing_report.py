@@ -25,7 +25,7 @@ def describe_sealing_progress(batches: Sequence[SealedBatch]) -> Iterator[Report
         "lag_p95_s": _compute_lag_quantile(_list_sealing_lags(batches), 0.95),
     }
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
-    for asset, count in _list_assets_with_rows(batches):
+    for asset, count in _list_reported_assets(batches):
         yield asset, {count: _sum_counts_of_sealing_batches(batches, count), "workflows": workflows}
     yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
@@ -48,12 +48,12 @@ def describe_sealing_run(batches: Sequence[SealedBatch], ending: str) -> Iterato
             "run_picture": dg.MetadataValue.md(draw_sealing_run(batches)),
         },
     )
-    for asset, count in _list_assets_with_rows(batches):
+    for asset, count in _list_reported_assets(batches):
         yield asset, {f"run_{count}": _sum_counts_of_sealing_batches(batches, count)}
     yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_workflows_of_batches(batches)}
 
 
-def _list_assets_with_rows(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
+def _list_reported_assets(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:
     pairs = [("session_events", "events"), ("session_frames", "frames")]
     return [(asset, count) for asset, count in pairs if _sum_counts_of_sealing_batches(batches, count)]
 

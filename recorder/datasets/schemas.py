@@ -14,51 +14,51 @@ _TIME = pa.timestamp("us", tz="UTC")
 IMAGE = pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 
 
-def _make_required_dataset_field(name: str, kind: pa.DataType) -> pa.Field:
+def _make_required_schema_field(name: str, kind: pa.DataType) -> pa.Field:
     return pa.field(name, kind, nullable=False)
 
 
 # The rows have `workflow` beside the folder's name, since some readers ignore hive folders.
 EVENTS = pa.schema(
     [
-        _make_required_dataset_field("workspace", _STRING),
-        _make_required_dataset_field("workflow", _STRING),
-        _make_required_dataset_field("date", _STRING),  # of sealing
-        _make_required_dataset_field("session_id", _STRING),
-        _make_required_dataset_field("event_id", _STRING),
-        _make_required_dataset_field("seq", _INT),
-        _make_required_dataset_field("t_ms", _LONG),
-        _make_required_dataset_field("ts", _TIME),
-        _make_required_dataset_field("type", _STRING),
+        _make_required_schema_field("workspace", _STRING),
+        _make_required_schema_field("workflow", _STRING),
+        _make_required_schema_field("date", _STRING),  # of sealing
+        _make_required_schema_field("session_id", _STRING),
+        _make_required_schema_field("event_id", _STRING),
+        _make_required_schema_field("seq", _INT),
+        _make_required_schema_field("t_ms", _LONG),
+        _make_required_schema_field("ts", _TIME),
+        _make_required_schema_field("type", _STRING),
         pa.field("frame_id", _STRING),  # as the client sent it
         # The frame that the client named, else the last one at or before the event.
         pa.field("bound_frame_id", _STRING),
         pa.field("frame_seq", _INT),
-        _make_required_dataset_field("is_action", pa.bool_()),
-        _make_required_dataset_field("payload", _STRING),
+        _make_required_schema_field("is_action", pa.bool_()),
+        _make_required_schema_field("payload", _STRING),
         pa.field("outcome", _STRING),
         pa.field("actor_kind", _STRING),
-        _make_required_dataset_field("split", _STRING),  # train, validation or test
+        _make_required_schema_field("split", _STRING),  # train, validation or test
     ]
 )
 FRAMES = pa.schema(
     [
-        _make_required_dataset_field("workspace", _STRING),
-        _make_required_dataset_field("workflow", _STRING),
-        _make_required_dataset_field("session_id", _STRING),
-        _make_required_dataset_field("frame_id", _STRING),
-        _make_required_dataset_field("seq", _INT),
-        _make_required_dataset_field("t_ms", _LONG),
-        _make_required_dataset_field("ts", _TIME),
-        _make_required_dataset_field("width", _INT),
-        _make_required_dataset_field("height", _INT),
-        _make_required_dataset_field("content_type", _STRING),
-        _make_required_dataset_field("sha256", _STRING),
+        _make_required_schema_field("workspace", _STRING),
+        _make_required_schema_field("workflow", _STRING),
+        _make_required_schema_field("session_id", _STRING),
+        _make_required_schema_field("frame_id", _STRING),
+        _make_required_schema_field("seq", _INT),
+        _make_required_schema_field("t_ms", _LONG),
+        _make_required_schema_field("ts", _TIME),
+        _make_required_schema_field("width", _INT),
+        _make_required_schema_field("height", _INT),
+        _make_required_schema_field("content_type", _STRING),
+        _make_required_schema_field("sha256", _STRING),
         pa.field("dhash", pa.uint64()),
-        _make_required_dataset_field("is_keyframe", pa.bool_()),
-        _make_required_dataset_field("n_events", _INT),
-        _make_required_dataset_field("has_action", pa.bool_()),
-        _make_required_dataset_field("split", _STRING),
+        _make_required_schema_field("is_keyframe", pa.bool_()),
+        _make_required_schema_field("n_events", _INT),
+        _make_required_schema_field("has_action", pa.bool_()),
+        _make_required_schema_field("split", _STRING),
         pa.field("image", IMAGE),  # null once the bytes have expired
     ]
 )
@@ -77,17 +77,17 @@ def _list_json_fields(schema: pa.Schema) -> list[pa.Field]:
 # once the bytes have expired.
 _SAMPLES = pa.schema(
     [
-        _make_required_dataset_field("__key__", _STRING),  # session and position within it
+        _make_required_schema_field("__key__", _STRING),  # session and position within it
         pa.field("jpg", pa.binary()),
         pa.field("png", pa.binary()),
         pa.field("webp", pa.binary()),
         # The frame; `image` is the name of the picture's file, null where there is none.
-        _make_required_dataset_field(
+        _make_required_schema_field(
             "json", pa.struct([*_list_json_fields(FRAMES), pa.field("image", _STRING)])
         ),
-        _make_required_dataset_field(
+        _make_required_schema_field(
             "events.json",
-            pa.list_(_make_required_dataset_field("item", pa.struct(_list_json_fields(EVENTS)))),
+            pa.list_(_make_required_schema_field("item", pa.struct(_list_json_fields(EVENTS)))),
         ),
     ]
 )

@@ -21,7 +21,7 @@ from recorder.sealing.digest_rotation import SubmissionRotation
 from recorder.sealing.digest_submissions import (
     OVER_BUDGET,
     Digest,
-    DigestCache,
+    DigestSubmissionCache,
     DigestSubmissionItem,
     DigestSubmissionOverBudget,
     DigestSubmissionTask,
@@ -46,7 +46,7 @@ class DigestScheduler:
         self._max_large = max(1, processes // 2)
         self.workers: list[DigestWorkerHandle] = []
         self._rotation = SubmissionRotation()
-        self._cache = DigestCache()
+        self._cache = DigestSubmissionCache()
         #: Number of workers that died while they computed a content, by its key.
         self._deaths: LRUCache[str, int] = LRUCache(_DEATHS_KEPT)
         #: Keys of contents that are computed or queued, with the tasks that wait for the same digest.

@@ -175,7 +175,7 @@ class Submission:
                 checking.least_bytes = max(checking.least_bytes, end)
 
 
-class DigestCache:
+class DigestSubmissionCache:
     """Digests of contents by their keys, with a bound on entries and bytes; the least recently used go."""
 
     def __init__(self, *, max_entries: int = 50_000, max_bytes: int = 64 * 1024 * 1024) -> None:

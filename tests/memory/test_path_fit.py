@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from recorder.memory.graph.shown_way import (
-    VariantTable,
+    ShownWayVariants,
     choose_shown_way,
     count_edits,
     list_optional_nodes,
@@ -16,10 +16,10 @@ from recorder.memory.queries.path_fit import derive_shown_ways
 from tests.support.graph_columns import columns_of
 
 
-def ways_of(*variants: tuple[str, int]) -> VariantTable:
+def ways_of(*variants: tuple[str, int]) -> ShownWayVariants:
     """Variants by their letters, each with its sessions."""
     sequences = [tuple(ord(letter) for letter in letters) for letters, _ in variants]
-    return VariantTable.of(sequences, [sessions for _, sessions in variants])
+    return ShownWayVariants.of(sequences, [sessions for _, sessions in variants])
 
 
 @pytest.mark.parametrize(
@@ -92,5 +92,5 @@ def test_a_group_stays_where_few_go_another_way_or_all_another(others: list[tupl
 
 
 def test_very_long_sequences_are_compared_by_their_beginning() -> None:
-    ways = VariantTable.of([tuple(range(600)), (*range(500), 7_000)], [1, 1])
+    ways = ShownWayVariants.of([tuple(range(600)), (*range(500), 7_000)], [1, 1])
     assert choose_shown_way(ways).edits.tolist() == [0, 0]

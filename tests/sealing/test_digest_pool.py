@@ -16,7 +16,7 @@ import pytest
 from recorder.memory.steps.screens import NO_SCREEN, Screen
 from recorder.models.frame import FrameRow
 from recorder.sealing.digest_pool import DigestBudget, DigestPool
-from recorder.sealing.digest_submissions import DigestCache
+from recorder.sealing.digest_submissions import DigestSubmissionCache
 from recorder.sealing.failures import ContentError
 from recorder.storage.blobs import Blobs
 from tests.support.deployment_processes import ROOT
@@ -370,7 +370,7 @@ def test_equal_contents_are_computed_once(blobs: Blobs, pool: DigestPool) -> Non
 
 
 def test_the_cache_is_bounded_in_entries_and_bytes() -> None:
-    cache = DigestCache(max_entries=3, max_bytes=50_000)
+    cache = DigestSubmissionCache(max_entries=3, max_bytes=50_000)
     for key in ("a", "b", "c"):
         cache.put(key, 1)
     assert cache.get("a") == 1

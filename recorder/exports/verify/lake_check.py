@@ -47,7 +47,7 @@ _BINDING = ("bound_frame_id", "frame_seq", "is_action")
 _Result = TypeVar("_Result")
 
 
-class PinnedLake:
+class LakeCheckReader:
     """Reader of the lake at the versions that the export pinned, or the newest once their files are gone.
 
     Purges and maintenance delete files of older versions; sealed rows never change.
@@ -251,7 +251,7 @@ def compare_export_with_lake(
         report.problems.append(ANOTHER_MANIFEST)
         return report
     manifest = orjson.loads(text)
-    lake = PinnedLake(runtime, row, manifest)
+    lake = LakeCheckReader(runtime, row, manifest)
     report.files = len(manifest["shards"])
     expected, doubtful = select_lake_check_sessions(runtime, row, manifest["spec"], lake.session_ids())
     report.sessions = len(expected)
@@ -289,7 +289,7 @@ def _check_rows_against_lake(
     report: LakeReport,
     destination: Destination,
     manifest: dict[str, Any],
-    lake: PinnedLake,
+    lake: LakeCheckReader,
     expected: set[str],
     rows_hashed: int,
 ) -> None:

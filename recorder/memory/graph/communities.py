@@ -12,7 +12,7 @@ import numpy as np
 
 from recorder.memory.graph.arrays import Floats, Ints
 from recorder.memory.graph.bounds import GRAPH_BOUNDS, GraphBounds
-from recorder.memory.graph.shown_way import VariantTable, split_ways
+from recorder.memory.graph.shown_way import ShownWayVariants, split_ways
 
 #: Method by which variants are grouped, as graph versions record it.
 GROUPING = "louvain_and_label_propagation"
@@ -49,7 +49,7 @@ def group_variants(
         some, rest = rest[: bounds.grouped], rest[bounds.grouped :]
         for community in _list_communities(vectors[some]):
             rows = some[community]
-            ways = VariantTable.of([sequences[row] for row in rows], [sessions[row] for row in rows])
+            ways = ShownWayVariants.of([sequences[row] for row in rows], [sessions[row] for row in rows])
             for part in split_ways(ways):
                 groups[rows[part]] = count
                 count += 1

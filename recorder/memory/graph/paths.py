@@ -17,7 +17,7 @@ from recorder.memory.graph.capacity import EDGE_BYTES, NUMBER_BYTES, PATH_BYTES,
 from recorder.memory.graph.communities import PATH_COSINE, find_nearest_neighbours, group_variants
 from recorder.memory.graph.features import FeatureCounts
 from recorder.memory.graph.nodes import Node, make_unused_graph_id
-from recorder.memory.graph.shown_way import VariantTable, choose_shown_way
+from recorder.memory.graph.shown_way import ShownWayVariants, choose_shown_way
 from recorder.memory.steps.action_tokens import make_signed_key
 from recorder.tenant import GraphScope
 
@@ -172,7 +172,7 @@ class PathIndex:
         variants = [self.variants[key] for key in keys]
         if len(variants) == 1:
             return variants[0]
-        ways = VariantTable.of(
+        ways = ShownWayVariants.of(
             [variant.nodes for variant in variants], [variant.sessions for variant in variants]
         )
         return variants[choose_shown_way(ways).row]

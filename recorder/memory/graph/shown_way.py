@@ -27,7 +27,7 @@ _ALIKE_NODES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class VariantTable:
+class ShownWayVariants:
     """Variants as one array of nodes, padded, with the number of sessions of each."""
 
     nodes: Ints
@@ -37,7 +37,7 @@ class VariantTable:
     again: Bools
 
     @classmethod
-    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "VariantTable":
+    def of(cls, sequences: Sequence[tuple[int, ...]], sessions: Sequence[int]) -> "ShownWayVariants":
         """Return the variants with these nodes and sessions."""
         sizes = np.array([min(len(sequence), _MAX_NODES) for sequence in sequences], dtype=np.int64)
         nodes = np.full((len(sequences), int(sizes.max(initial=0))), -1, dtype=np.int64)
@@ -50,9 +50,9 @@ class VariantTable:
                 seen.add(node)
         return cls(nodes, sizes, np.array(sessions, dtype=np.int64), again)
 
-    def select_rows(self, rows: Ints) -> "VariantTable":
+    def select_rows(self, rows: Ints) -> "ShownWayVariants":
         """Return some of the variants."""
-        return VariantTable(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
+        return ShownWayVariants(self.nodes[rows], self.sizes[rows], self.sessions[rows], self.again[rows])
 
     def sequence(self, row: int) -> Ints:
         """Return the nodes of a variant."""
@@ -70,7 +70,7 @@ class ShownWay:
     edits: Ints
 
 
-def choose_shown_way(ways: VariantTable) -> ShownWay:
+def choose_shown_way(ways: ShownWayVariants) -> ShownWay:
     """Return the variant that most sessions are within an edit of; of equals that of most sessions.
 
     Args:
@@ -89,7 +89,7 @@ def choose_shown_way(ways: VariantTable) -> ShownWay:
     return ShownWay(best, nodes, optional, count_edits(nodes, optional, ways))
 
 
-def _list_candidates(ways: VariantTable) -> list[int]:
+def _list_candidates(ways: ShownWayVariants) -> list[int]:
     """Return the variants that most sessions are alike, the most frequent first."""
     count = len(ways.sizes)
     if count <= _CANDIDATES:
@@ -104,7 +104,7 @@ def _list_candidates(ways: VariantTable) -> list[int]:
     return sorted(best.tolist())
 
 
-def list_optional_nodes(nodes: Ints, ways: VariantTable) -> Bools:
+def list_optional_nodes(nodes: Ints, ways: ShownWayVariants) -> Bools:
     """Return which of these nodes enough of the sessions leave out, but not most of them."""
     total = int(ways.sessions.sum())
     missed = [int(ways.sessions[~(ways.nodes == node).any(axis=1)].sum()) for node in nodes.tolist()]
@@ -117,7 +117,7 @@ def find_optional_nodes(left_out: Ints, total: int) -> Bools:
     return optional
 
 
-def count_edits(nodes: Ints, optional: Bools, ways: VariantTable) -> Ints:
+def count_edits(nodes: Ints, optional: Bools, ways: ShownWayVariants) -> Ints:
     """Return the edits from a way to each variant, computed for all at once.
 
     An edit is one of the Levenshtein distance; optional nodes and repeated visits are free.
@@ -136,7 +136,7 @@ def count_edits(nodes: Ints, optional: Bools, ways: VariantTable) -> Ints:
     return counted
 
 
-def split_ways(ways: VariantTable) -> list[Ints]:
+def split_ways(ways: ShownWayVariants) -> list[Ints]:
     """Return the rows of each part of a group, so that few sessions are far from the way of their part.
 
     Args:
@@ -154,7 +154,7 @@ def split_ways(ways: VariantTable) -> list[Ints]:
     return parts
 
 
-def _find_variants_off_shown_way(ways: VariantTable) -> Bools | None:
+def _find_variants_off_shown_way(ways: ShownWayVariants) -> Bools | None:
     """Return which variants go another way than the one shown; None if too few do."""
     needed = max(SPLIT_SESSIONS, SPLIT_SHARE * int(ways.sessions.sum()))
     if int(ways.sessions.sum()) < needed or len(ways.sizes) < 2:

@@ -95,7 +95,7 @@ def read_structure(db: DbSession, scope: GraphScope, previous: GraphStructure, s
         previous: as it was at version `since`; an empty one and 0 to read all. It stays as it is.
         since: version of `previous`; 0 if that is empty.
     """
-    nodes, paths = _read_nodes(db, scope), _read_paths(db, scope)
+    nodes, paths = _read_structure_nodes(db, scope), _read_paths(db, scope)
     lives = [node.live for node in nodes]
     paths = [
         path._replace(nodes=drop_repeated_nodes(lives[number] for number in path.nodes)) for path in paths
@@ -119,7 +119,7 @@ def resolve_merges(merged_into: Sequence[int | None]) -> list[int]:
     return live
 
 
-def _read_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
+def _read_structure_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     row = GraphNodeRow
     columns = (row.number, row.node_id, row.label, row.kind, row.merged_into, row.act, row.screen)
     parts = func.substr(row.features, 1, 8 * _SCREEN_PARTS, type_=LargeBinary).label("parts")
