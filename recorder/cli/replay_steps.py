@@ -77,8 +77,9 @@ def _describe_step_event(event: Mapping[str, Any]) -> str:
 
 
 def _name_replay_step_target(event: Mapping[str, Any]) -> str:
+    """Return role and name of the target of an event; without them its address, as of a navigation."""
     target = event.get("target") or {}
-    return " ".join(filter(None, (target.get("role"), target.get("name")))) or "-"
+    return " ".join(filter(None, (target.get("role"), target.get("name")))) or event.get("url") or "-"
 
 
 def _fit_text_to_columns(text: str, width: int) -> str:
