@@ -25,6 +25,7 @@ from api.bodies.batch_bodies import EventBatches
 from api.bodies.body_masking import BodyMasking
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
+from api.dependencies import WORK_SLOTS
 from api.fair_slots import FairSlots
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
@@ -134,7 +135,7 @@ def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     state.caller_cache = CallerCache(runtime)
     state.database_slots = FairSlots(_DATABASE_SLOTS)
     #: Slots of other slow work, by its kind.
-    state.work_slots = {}
+    state.work_slots = {kind: FairSlots(slots) for kind, slots in WORK_SLOTS.items()}
     state.readiness = health.Readiness(runtime)
     state.body_workers = BodyWorkers()
     state.masking = BodyMasking(runtime)

@@ -44,7 +44,7 @@ Workflows = Annotated[
 ]
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
 SlowWork = Literal["comparison", "destination probe", "hosted file", "snapshot", "tag anchor"]
-_WORK_SLOTS: dict[SlowWork, int] = {
+WORK_SLOTS: dict[SlowWork, int] = {
     "comparison": 1,  # holds two plans in memory
     "destination probe": 8,
     "hosted file": 8,
@@ -162,8 +162,7 @@ async def run_slow_work(
         workspace_id: workspace that the work is for.
     """
     work_slots: dict[SlowWork, FairSlots] = request.app.state.work_slots
-    slots = work_slots.setdefault(kind, FairSlots(_WORK_SLOTS[kind]))
-    async with _hold_slot(slots, workspace_id):
+    async with _hold_slot(work_slots[kind], workspace_id):
         return await run_in_threadpool(work)
 
 

@@ -14,7 +14,7 @@ class FairSlots:
         """Create them, all free.
 
         Args:
-            slots: most work at once.
+            slots: number of slots, of all owners.
         """
         self._share = slots // 2
         # So that a request of another owner need not wait for the first work of this one to end.

@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
+from typing import TypeVar
 
 from sqlalchemy import exists, or_
 from sqlmodel import Session as DbSession
@@ -25,6 +26,7 @@ _AT_ONCE = 10
 _STEPS_AT_ONCE = 5_000
 #: Old replays or recoveries that one transaction lists.
 _PAGE = 20
+_Row = TypeVar("_Row", RecoveryRow | ReplayRow, ReplayRow)
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def remove_some_replays(db: DbSession, session_ids: Collection[str]) -> RemovedR
         col(ReplayRow.cause).in_(recovered_by),
     )
     some = select(ReplayRow).where(involved).order_by(col(ReplayRow.id)).limit(_AT_ONCE)
-    replays = _take_replays_up_to_steps(db.exec(some.with_for_update()).all())
+    units = [[row] for row in db.exec(some.with_for_update())]
+    replays = [row for unit in _take_up_to_steps(units, _STEPS_AT_ONCE) for row in unit]
     if not replays:
         db.exec(delete(RecoveryRow).where(col(RecoveryRow.id).in_(recovered_by)))
         return RemovedReplays(list(recovered_by), {})
@@ -168,19 +171,17 @@ def remove_replays(
         units: rows that are removed together.
         most_steps: steps that it removes, or those of one unit.
     """
-    sums = accumulate(sum(row.steps or 0 for row in unit if isinstance(row, ReplayRow)) for unit in units)
-    chosen = units[: max(1, sum(total <= most_steps for total in sums))]
-    rows = [row for unit in chosen for row in unit]
+    rows = [row for unit in _take_up_to_steps(units, most_steps) for row in unit]
     _delete_replays(db, [row.id for row in rows if isinstance(row, ReplayRow)])
     recovery_ids = [row.id for row in rows if isinstance(row, RecoveryRow)]
     db.exec(delete(RecoveryRow).where(col(RecoveryRow.id).in_(recovery_ids)))
     return [row.id for row in rows]
 
 
-def _take_replays_up_to_steps(replays: Sequence[ReplayRow]) -> Sequence[ReplayRow]:
-    """Return the first replays, at least one, that have no more steps than one transaction removes."""
-    sums = accumulate(row.steps or 0 for row in replays)
-    return replays[: max(1, sum(total <= _STEPS_AT_ONCE for total in sums))]
+def _take_up_to_steps(units: Sequence[Sequence[_Row]], most_steps: int) -> Sequence[Sequence[_Row]]:
+    """Return the first units, at least one, whose replays have no more steps together than this."""
+    sums = accumulate(sum(row.steps or 0 for row in unit if isinstance(row, ReplayRow)) for unit in units)
+    return units[: max(1, sum(total <= most_steps for total in sums))]
 
 
 def _delete_replays(db: DbSession, ids: Collection[str]) -> None:
