@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, Any, Literal, TypeVar
+from functools import partial
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import msgspec
 import orjson
@@ -21,6 +22,7 @@ from sqlmodel import Session as DbSession
 from api.fair_slots import FairSlots
 from api.gate.endpoints import find_endpoint
 from api.gate.idempotency import IdempotentRequest
+from api.gate.rate_limiter import find_client_network
 from api.gate.responses import read_client_address
 from recorder import clock, limits
 from recorder.access.keys import Caller
@@ -45,7 +47,7 @@ Workflows = Annotated[
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
 SlowWork = Literal["comparison", "destination probe", "hosted file", "snapshot", "tag anchor"]
 WORK_SLOTS: dict[SlowWork, int] = {
-    "comparison": 1,  # holds two plans in memory
+    "comparison": 4,
     "destination probe": 8,
     "hosted file": 8,
     "snapshot": 8,
@@ -166,10 +168,30 @@ async def run_slow_work(
         return await run_in_threadpool(work)
 
 
+async def iterate_slow_work(
+    request: Request, kind: SlowWork, items: Iterator[_Result], *, workspace_id: str
+) -> AsyncIterator[_Result]:
+    """Yield what an iterator yields; each item is slow work of its own, as in `run_slow_work`.
+
+    Args:
+        request: the request.
+        kind: kind of the work.
+        items: the iterator, whose next item may wait for a store.
+        workspace_id: workspace that the work is for.
+    """
+    end = object()
+    while True:
+        item = await run_slow_work(request, kind, partial(next, items, end), workspace_id=workspace_id)
+        if item is end:
+            return
+        yield cast("_Result", item)
+
+
 @asynccontextmanager
 async def _hold_database_slot(request: Request) -> AsyncIterator[None]:
     caller: Caller | None = request.state.caller
-    owner = read_client_address(request.scope) if caller is None else caller.workspace_id
+    network = find_client_network(read_client_address(request.scope))
+    owner = network if caller is None else caller.workspace_id
     async with _hold_slot(request.app.state.database_slots, owner):
         yield
 

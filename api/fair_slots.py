@@ -7,7 +7,8 @@ from collections import Counter, OrderedDict, deque
 class FairSlots:
     """Counts of running work by owner, and the requests that wait; used from one event loop.
 
-    An owner has at most half of the slots, or more while a quarter stays free. Owners that wait take turns.
+    An owner may hold as many slots as it leaves free, alone a half. Of 16 slots, owners that all want more
+    hold 8, 4, 2, 1 and 1: a few of them together leave one to another. Owners that wait take turns.
     """
 
     def __init__(self, slots: int) -> None:
@@ -16,9 +17,6 @@ class FairSlots:
         Args:
             slots: number of slots, of all owners.
         """
-        self._share = slots // 2
-        # So that a request of another owner need not wait for the first work of this one to end.
-        self._spare = slots // 4
         self._free = slots
         self._held: Counter[str] = Counter()
         #: Owners in the order of their turns, each with its requests in the order of their arrival.
@@ -60,7 +58,7 @@ class FairSlots:
                     self._waiting.move_to_end(following)
 
     def _may_begin(self, owner: str) -> bool:
-        return self._free > (0 if self._held[owner] < self._share else self._spare)
+        return self._free > self._held[owner]
 
     def _take(self, owner: str) -> None:
         self._free -= 1

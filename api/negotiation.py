@@ -1,7 +1,7 @@
 """Content negotiation: formats by the Accept header, parts by the Range header. RFC 9110 §12.5.1, §14."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Annotated
 
 from fastapi import Depends, Header, Request, Response
@@ -85,7 +85,7 @@ def respond_with_byte_range(
 
 
 def respond_with_streamed_range(
-    read: Callable[[int, int], Iterator[bytes]],
+    read: Callable[[int, int], AsyncIterator[bytes]],
     size: int,
     content_type: str,
     range_header: str | None,
@@ -94,7 +94,7 @@ def respond_with_streamed_range(
     """Return 200 or 206 for a body that is read in pieces.
 
     Args:
-        read: returns the bytes from its first argument to its second, exclusive.
+        read: yields the bytes from its first argument to its second, exclusive.
         size: of the whole body.
         content_type: of the body.
         range_header: the request's; None for the whole body.

@@ -1,11 +1,13 @@
 """`/v1/exports`: exports, their comparison, manifests and files. Spec §4.3, contract §5."""
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
+from sqlmodel import Session as DbSession
 
 from api.dependencies import (
     CallerDep,
@@ -14,7 +16,9 @@ from api.dependencies import (
     PagerDep,
     RuntimeDep,
     Workflows,
+    iterate_slow_work,
     open_earlier_transaction,
+    read_before_transaction,
     run_slow_work,
 )
 from api.errors import problem_responses
@@ -52,7 +56,7 @@ class OpenedExport:
     until: datetime | None
 
 
-def get_opened_export(
+async def get_opened_export(
     export_id: str,
     request: Request,
     runtime: RuntimeDep,
@@ -66,14 +70,15 @@ def get_opened_export(
         NotFound: if the caller has no such export.
         InvalidSignature, UrlExpired: if no key was sent and the signature does not hold.
     """
-    caller = request.state.caller
-    if caller is not None:
-        return OpenedExport(_find_export_for_route(runtime, caller, export_id), None)
-    if exp is None or kid is None or sig is None:
-        text = "A signed address carries exp, kid and sig."
-        raise ValidationFailed.of("sig", "missing", message=text, where="query")
-    with runtime.database.transaction(write=False) as db:
-        row = hosted_files.open_signed_export(
+    caller: Caller | None = request.state.caller
+
+    def find(db: DbSession) -> ExportRow:
+        if caller is not None:
+            return queue.find_export(db, caller.tenant, export_id)
+        if exp is None or kid is None or sig is None:
+            text = "A signed address carries exp, kid and sig."
+            raise ValidationFailed.of("sig", "missing", message=text, where="query")
+        return hosted_files.open_signed_export(
             db,
             runtime.settings,
             export_id,
@@ -82,7 +87,9 @@ def get_opened_export(
             key_id=kid,
             signature=sig,
         )
-    return OpenedExport(row, clock.from_ms(exp * 1000))
+
+    row = await read_before_transaction(request, runtime.database, find)
+    return OpenedExport(row, clock.from_ms(exp * 1000) if caller is None and exp is not None else None)
 
 
 def _find_export_for_route(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
@@ -90,7 +97,7 @@ def _find_export_for_route(runtime: Runtime, caller: Caller, export_id: str) -> 
         return queue.find_export(db, caller.tenant, export_id)
 
 
-Opened = Annotated[OpenedExport, Depends(get_opened_export, max_concurrency=20)]
+Opened = Annotated[OpenedExport, Depends(get_opened_export)]
 
 
 async def get_stored_manifest(request: Request, opened: Opened, runtime: RuntimeDep) -> dict[str, Any]:
@@ -262,7 +269,12 @@ def get_manifest(manifest: StoredManifest) -> dict[str, Any]:
     response_class=Response,
     responses={200: _BYTES, 206: _BYTES, **problem_responses(404, 416)},
 )
-def get_file(file: File, range_header: ByteRange) -> Response:
+async def get_file(request: Request, opened: Opened, file: File, range_header: ByteRange) -> Response:
     """Return a file of a hosted export; `Range` selects a part of it."""
+
+    def read(start: int, end: int) -> AsyncIterator[bytes]:
+        pieces = file.read(start, end)
+        return iterate_slow_work(request, "hosted file", pieces, workspace_id=opened.row.workspace_id)
+
     headers = {"Content-Disposition": f'attachment; filename="{file.name}"'}
-    return respond_with_streamed_range(file.read, file.size_bytes, file.media_type, range_header, headers)
+    return respond_with_streamed_range(read, file.size_bytes, file.media_type, range_header, headers)

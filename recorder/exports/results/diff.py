@@ -59,7 +59,8 @@ _cache: LRUCache[tuple[str | None, str | None], PlanDifference] = LRUCache(
     _CACHED_ROWS,
     lambda difference: min(max(difference.changes.height, _CACHED_ROWS // _CACHED_RESULTS), _CACHED_ROWS),
 )
-# A comparison holds two plans in memory: one at a time.
+_cache_lock = Lock()
+# A comparison holds two plans in memory: one at a time, while cached ones are read.
 _comparing = Lock()
 
 
@@ -75,14 +76,23 @@ def diff_export_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanD
         if export.plan_key is None:
             raise _missing_plan_error(export)
     pair = (row.plan_sha256, against.plan_sha256)
-    with _comparing:
-        if pair in _cache:
-            _require_plans_for_diff(blobs, row, against)
-            return _cache[pair]
-        difference = _cache[pair] = _diff_plan_sides(
-            _read_compared_plan(blobs, row), _read_compared_plan(blobs, against)
-        )
-        return difference
+    difference = _find_cached_difference(pair)
+    if difference is None:
+        with _comparing:
+            difference = _find_cached_difference(pair)
+            if difference is None:
+                ours, theirs = (_read_compared_plan(blobs, export) for export in (row, against))
+                difference = _diff_plan_sides(ours, theirs)
+                with _cache_lock:
+                    _cache[pair] = difference
+                return difference
+    _require_plans_for_diff(blobs, row, against)
+    return difference
+
+
+def _find_cached_difference(pair: tuple[str | None, str | None]) -> PlanDifference | None:
+    with _cache_lock:
+        return _cache.get(pair)
 
 
 def _require_plans_for_diff(blobs: Blobs, *rows: ExportRow) -> None:
