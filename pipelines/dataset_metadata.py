@@ -165,11 +165,11 @@ def _order_dataset_preview_columns(rows: pl.DataFrame) -> pl.DataFrame:
 def format_markdown_table(rows: pl.DataFrame) -> str:
     """Return a Markdown table; the text of a cell cannot break it."""
     lines = [" | ".join(rows.columns), " | ".join("---" for _ in rows.columns)]
-    lines += [" | ".join(_format_table_cell(value) for value in row) for row in rows.iter_rows()]
+    lines += [" | ".join(_format_markdown_cell(value) for value in row) for row in rows.iter_rows()]
     return "\n".join(f"| {line} |" for line in lines)
 
 
-def _format_table_cell(value: object) -> str:
+def _format_markdown_cell(value: object) -> str:
     return "" if value is None else escape_markdown_text(str(value))
 
 

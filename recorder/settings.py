@@ -328,12 +328,12 @@ def describe_unknown_settings(environment: Mapping[str, str] | None = None) -> l
 
 
 def make_child_environment(settings: Settings, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment for a child that serves the same deployment."""
+    """Return the environment variables of a child process: this process's, with these settings."""
     return extend_program_environment({**settings.as_env(), **extra})
 
 
 def extend_program_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment for a child, with some variables replaced."""
+    """Return the environment variables of a child process: this process's, with some replaced."""
     return {**os.environ, **extra}
 
 

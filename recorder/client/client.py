@@ -11,12 +11,12 @@ from recorder.client.datasets import Datasets
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.replays import Replays
-from recorder.client.sessions import RecordingRequests
+from recorder.client.sessions import Sessions
 from recorder.client.upload_batches import CapturedFrame, event_batch_calls
 from recorder.ids import new_id
 
 
-class Client(RecordingRequests, Datasets, Replays, Administration):
+class Client(Sessions, Datasets, Replays, Administration):
     """Client of the service with one method for each operation; close it, or use it as a context manager.
 
     Threads may share a client. Answers are the JSON objects of the interface. A method raises `ApiError` if

@@ -108,7 +108,7 @@ def _is_temporary_stream_error(error: ClientError) -> bool:
     return isinstance(error, Unreachable)
 
 
-class RecordingRequests(Requests):
+class Sessions(Requests):
     """Methods for sessions with their events, frames, tags and streams."""
 
     def create_session(

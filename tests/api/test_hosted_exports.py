@@ -15,8 +15,8 @@ from api.dependencies import get_db
 from api.routes.exports import router
 from recorder import clock
 from recorder.errors import Unavailable
-from recorder.exports.requests.export_wire_objects import signed_url
 from recorder.exports.results import hosted_files
+from recorder.exports.signed_urls import make_signed_url
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.workspace import WorkspaceRow
@@ -110,7 +110,7 @@ def test_a_manifest_by_a_short_address_gives_addresses_that_end_with_it(owner: C
     end = clock.from_ms(clock.now_ms() // 1000 * 1000) + timedelta(seconds=300)
     path = f"/v1/exports/{shown['id']}/manifest"
     secret = runtime.settings.secret
-    address = signed_url("", path, workspace_id=workspace_id, expires_at=end, secret=secret)
+    address = make_signed_url("", path, workspace_id=workspace_id, expires_at=end, secret=secret)
     shards = keyless(owner, address).json()["shards"]
     ends = {shard["url_expires_at"] for shard in shards}
     assert ends == {clock.to_iso(end)}
@@ -150,7 +150,7 @@ def test_a_range_behind_the_end_is_416(owner: Caller) -> None:
 def test_a_changed_or_old_address_is_403(owner: Caller) -> None:
     shown = export(owner)
     shard = first_shard(owner, shown)
-    old = signed_url(
+    old = make_signed_url(
         "",
         f"/v1/exports/{shown['id']}/files/{shard['path']}",
         workspace_id=owner.key.workspace_id,

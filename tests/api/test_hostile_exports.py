@@ -10,8 +10,8 @@ from starlette.testclient import TestClient
 
 from api.app import create_app
 from recorder import clock, limits
-from recorder.exports.requests.export_wire_objects import signed_url
 from recorder.exports.runner.run import run_export
+from recorder.exports.signed_urls import make_signed_url
 from recorder.ids import new_id
 from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import Caller, Service
@@ -115,7 +115,7 @@ def address_of(owner: Caller, path: str, **signed: Any) -> str:
         "expires_at": clock.now() + timedelta(hours=1),
         "secret": owner.service.runtime.settings.secret,
     }
-    return signed_url("", path, **signing | signed)
+    return make_signed_url("", path, **signing | signed)
 
 
 @pytest.mark.parametrize(

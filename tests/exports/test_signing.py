@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from recorder import clock
 from recorder.errors import InvalidSignature, UrlExpired
-from recorder.exports.requests.export_wire_objects import check_url_signature, signed_url
+from recorder.exports.signed_urls import check_url_signature, make_signed_url
 
 _NOW = clock.parse_time("2026-05-04T12:00:00Z", name="now")
 _PATH = "/v1/exports/exp_1/files/data/workflow=checkout/events-00000-of-00001.parquet"
@@ -17,7 +17,7 @@ _SIGNED = {"path": _PATH, "workspace_id": "wsp_1", "secret": b"secret"}
 
 
 def _parts(path: str = _PATH) -> dict[str, object]:
-    url = signed_url(
+    url = make_signed_url(
         "http://host", path, workspace_id="wsp_1", expires_at=_NOW + timedelta(minutes=5), secret=b"secret"
     )
     query = parse_qs(urlsplit(url).query)

@@ -1,16 +1,13 @@
-"""Export object for clients, its events, and signed addresses. Spec §2.5, §6.1; contract §5."""
+"""Export object for clients, and its events. Spec §2.5, §6.1; contract §5."""
 
-import hmac
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
-from urllib.parse import quote
 
 from sqlmodel import Session as DbSession
 
 from recorder import clock, limits
-from recorder.errors import InvalidSignature, UrlExpired
 from recorder.exports.planning.selection import LONGEST_WAIT, describe_awaited_in_selection
-from recorder.hashing import canonical_json, compute_keyed_digest
+from recorder.exports.signed_urls import make_signed_url
 from recorder.models.export import Export, ExportCreated, ExportRow
 from recorder.request_context import continue_request_context
 from recorder.settings import Settings
@@ -90,7 +87,7 @@ def manifest_url_to_wire(row: ExportRow, settings: Settings) -> str | None:
     path = f"/v1/exports/{row.id}/manifest"
     if row.destination["kind"] != "signed_url":
         return settings.public_url + path
-    return signed_url(
+    return make_signed_url(
         settings.public_url,
         path,
         workspace_id=row.workspace_id,
@@ -109,56 +106,3 @@ def emit_export_event(db: DbSession, row: ExportRow, settings: Settings, type: s
             subject_id=row.id,
             data={"export": export_to_wire(row, settings).model_dump(mode="json")},
         )
-
-
-_KEY_ID_CHARACTERS = 8
-
-
-def signed_url(base_url: str, path: str, *, workspace_id: str, expires_at: datetime, secret: bytes) -> str:
-    """Return an address of a path below `base_url`, valid for GET until `expires_at` (whole seconds)."""
-    expires_s = clock.to_ms(expires_at) // 1000
-    key_id = _compute_signed_url_key_id(secret)
-    signature = _sign_url_path(
-        path, expires_s=expires_s, key_id=key_id, workspace_id=workspace_id, secret=secret
-    )
-    return f"{base_url}{quote(path, safe='/=')}?exp={expires_s}&kid={key_id}&sig={signature}"
-
-
-def check_url_signature(
-    path: str,
-    *,
-    expires_s: int,
-    key_id: str,
-    signature: str,
-    workspace_id: str,
-    secret: bytes,
-    now: datetime,
-) -> None:
-    """Check that an address was signed by this service and has not expired.
-
-    Raises:
-        InvalidSignature: if path, time, key or workspace differ from the signed ones.
-        UrlExpired: if the address has expired.
-    """
-    expected = _sign_url_path(
-        path,
-        expires_s=expires_s,
-        key_id=_compute_signed_url_key_id(secret),
-        workspace_id=workspace_id,
-        secret=secret,
-    )
-    same_key = hmac.compare_digest(key_id.encode(), _compute_signed_url_key_id(secret).encode())
-    if not hmac.compare_digest(signature.encode(), expected.encode()) or not same_key:
-        raise InvalidSignature
-    if clock.to_ms(now) // 1000 >= expires_s:
-        raise UrlExpired
-
-
-def _compute_signed_url_key_id(secret: bytes) -> str:
-    """Return an id of the secret that does not disclose it; another secret has another id."""
-    return compute_keyed_digest(secret, "url-key-id", b"").hex()[:_KEY_ID_CHARACTERS]
-
-
-def _sign_url_path(path: str, *, expires_s: int, key_id: str, workspace_id: str, secret: bytes) -> str:
-    signed = canonical_json(["GET", path, expires_s, key_id, workspace_id])
-    return compute_keyed_digest(secret, "export-url", signed).hex()

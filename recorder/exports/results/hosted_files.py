@@ -14,7 +14,7 @@ from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceD
 from recorder.exports.destinations import open_destination
 from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within_time_limit
 from recorder.exports.manifest_builder import read_own_manifest
-from recorder.exports.requests.export_wire_objects import check_url_signature, signed_url
+from recorder.exports.signed_urls import check_url_signature, make_signed_url
 from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.export_request import ExportFormat
 from recorder.models.workspace import WorkspaceRow
@@ -156,7 +156,7 @@ def open_hosted_file(row: ExportRow, settings: Settings, path: str) -> HostedFil
 
 
 def _sign_hosted_file_url(row: ExportRow, settings: Settings, path: str, expires_at: datetime) -> str:
-    return signed_url(
+    return make_signed_url(
         settings.public_url,
         f"/v1/exports/{row.id}/files/{path}",
         workspace_id=row.workspace_id,
