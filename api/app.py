@@ -25,7 +25,7 @@ from api.bodies.batch_bodies import EventBatches
 from api.bodies.body_masking import BodyMasking
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
-from api.dependencies import WORK_SLOTS
+from api.dependencies import DATABASE_SLOTS, WORK_SLOTS
 from api.fair_slots import FairSlots
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
@@ -59,10 +59,6 @@ from recorder.net.outbound_guard import AddressGuard
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-
-#: Transactions at a time. On SQLite writers wait for each other in worker threads (40 in all), and the one
-#: that may write needs one more thread to continue.
-_DATABASE_SLOTS = 20
 
 # In the order of the pages under /docs.
 _ROUTERS = (
@@ -133,7 +129,7 @@ def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     state, settings = app.state, runtime.settings
     state.runtime = runtime
     state.caller_cache = CallerCache(runtime)
-    state.database_slots = FairSlots(_DATABASE_SLOTS)
+    state.database_slots = FairSlots(DATABASE_SLOTS)
     #: Slots of other slow work, by its kind.
     state.work_slots = {kind: FairSlots(slots) for kind, slots in WORK_SLOTS.items()}
     state.readiness = health.Readiness(runtime)

@@ -45,14 +45,20 @@ Workflows = Annotated[
     list[Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]], Query(description="Repeat it for several.")
 ]
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
-SlowWork = Literal["comparison", "destination probe", "hosted file", "snapshot", "tag anchor"]
+SlowWork = Literal["comparison", "destination probe", "frame upload", "hosted file", "snapshot", "tag anchor"]
 WORK_SLOTS: dict[SlowWork, int] = {
     "comparison": 4,
     "destination probe": 8,
+    "frame upload": 16,
     "hosted file": 8,
     "snapshot": 8,
     "tag anchor": 4,  # may read through the session
 }
+#: Transactions of requests at a time.
+DATABASE_SLOTS = 20
+#: Worker threads. On SQLite writers wait for each other in theirs, and the one that may write needs one more
+#: to continue; a few are left for work that takes milliseconds.
+WORKER_THREADS = DATABASE_SLOTS + sum(WORK_SLOTS.values()) + 16
 _Position = TypeVar("_Position")
 _Result = TypeVar("_Result")
 

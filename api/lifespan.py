@@ -11,6 +11,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
+from api.dependencies import WORKER_THREADS
 from api.gate.open_connections import CONNECTIONS, OpenConnections, raise_descriptor_limit
 from api.gate.slow_clients import RATE_LIMITER
 from recorder import limits
@@ -29,6 +30,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
     """Start the ingest writer and the streams, and close all parts of `app.state` at the end."""
     state = app.state
     runtime: Runtime = state.runtime
+    anyio.to_thread.current_default_thread_limiter().total_tokens = WORKER_THREADS
     state.whole_reads = WholeReads()
     state.large_searches = ConcurrencyLimiter(
         ConcurrencyLimits(

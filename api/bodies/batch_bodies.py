@@ -23,6 +23,7 @@ from api.bodies.worker_checks import (
     restore_frame_bytes,
 )
 from api.bodies.worker_pool import TURN_SECONDS, BodyWorkers, WorkerBodyFile, open_body_file_for_workers
+from api.dependencies import run_slow_work
 from recorder.access.keys import Caller
 from recorder.errors import Overloaded
 from recorder.ids import encode_ulid, id_range, is_id, reserve_ulid_values
@@ -48,6 +49,8 @@ from recorder.storage.database import Database
 #: Large batches of one workspace that are read at the same time: one is checked in a worker process while
 #: another one is packed. Without this bound, other workspaces waited 1.5 times as long.
 _LARGE_BATCHES_AT_ONCE = 2
+#: Small batches of one workspace that are masked at the same time: each takes milliseconds of worker threads.
+_MASKED_BATCHES_AT_ONCE = 2
 #: A larger upload is read in a worker process; pictures of a smaller one take less time than the transfer.
 _LARGE_UPLOAD_BYTES = 256 * 1024
 
@@ -56,6 +59,21 @@ def respond_batch_accepted(answer: bytes) -> Response:
     """Return 202 with the batch's answer; the answer to a repeated batch is marked as replayed."""
     headers = {"Idempotent-Replayed": "true"} if isinstance(answer, RepeatedAnswer) else None
     return Response(answer, 202, headers, "application/json")
+
+
+class _WorkspaceTurns:
+    """Turns of each workspace at work that takes milliseconds of a thread: few of its requests at a time."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._semaphores: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, workspace_id: str) -> asyncio.Semaphore:
+        """Return the turns of a workspace, which are kept while a request holds or awaits one."""
+        turns = self._semaphores.get(workspace_id)
+        if turns is None:
+            turns = self._semaphores[workspace_id] = asyncio.Semaphore(self._at_once)
+        return turns
 
 
 class EventBatches:
@@ -67,8 +85,9 @@ class EventBatches:
         self._workers = workers
         self._large_bodies = anyio.CapacityLimiter(2)
         # A small body may name events of a hundred large batches: each workspace has one look-up at a time.
-        self._lookups: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._large_batches: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._lookups = _WorkspaceTurns(1)
+        self._large_batches = _WorkspaceTurns(_LARGE_BATCHES_AT_ONCE)
+        self._masked_batches = _WorkspaceTurns(_MASKED_BATCHES_AT_ONCE)
 
     async def read(
         self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
@@ -83,9 +102,7 @@ class EventBatches:
             self._read_batch, caller, session_id, body, content_type=content_type, batch_key=batch_key
         )
         if is_costly_body(body):
-            turns = self._large_batches.get(caller.workspace_id)
-            if turns is None:
-                turns = self._large_batches[caller.workspace_id] = asyncio.Semaphore(_LARGE_BATCHES_AT_ONCE)
+            turns = self._large_batches.of(caller.workspace_id)
             try:
                 with anyio.fail_after(TURN_SECONDS):
                     await turns.acquire()
@@ -99,7 +116,7 @@ class EventBatches:
             batch = await read(is_large=False)
         event_ids = [event_id for _, event_id in batch.named if is_id(event_id, "evt")]
         if event_ids:
-            async with self._lookups.setdefault(caller.tenant.workspace_id, asyncio.Lock()):
+            async with self._lookups.of(caller.workspace_id):
                 batch.assigned = await anyio.to_thread.run_sync(self._read_assigned, session_id, event_ids)
         return batch
 
@@ -128,7 +145,10 @@ class EventBatches:
                 batch_key=batch_key,
                 checked=checked,
             )
-            return await self._read_masked_batch(caller, session_id, body, policy, check, is_large=is_large)
+            if is_large:
+                return await self._read_masked_batch(caller, session_id, body, policy, check, is_large=True)
+            async with self._masked_batches.of(caller.workspace_id):
+                return await self._read_masked_batch(caller, session_id, body, policy, check, is_large=False)
         read = partial(
             check_and_pack_event_batch,
             caller,
@@ -222,7 +242,10 @@ async def open_frame_upload(
             finally:
                 frames.clear()
     elif kind == JSON:
-        yield FrameUploadBody(*await anyio.to_thread.run_sync(validate_frames_json, body))
+        validate = partial(validate_frames_json, body)
+        yield FrameUploadBody(
+            *await run_slow_work(request, "frame upload", validate, workspace_id=caller.workspace_id)
+        )
     else:
         yield FrameUploadBody(*await read_multipart_upload(_yield_batch_body_once(body), content_type))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Generic, TypeVar
 import anyio.to_thread
 from fastapi import Depends, Request
 
-from api.dependencies import CallerDep
+from api.dependencies import CallerDep, run_slow_work
 from recorder.access.keys import Caller
 from recorder.access.workspaces import LiveModeNeeded
 from recorder.masking.masker import Changes
@@ -86,12 +86,15 @@ class BodyMasking:
             entry = await anyio.to_thread.run_sync(self._load_policy, caller, version, workflow)
         return policies.of(entry.text)
 
-    async def find_frame_changes(self, caller: Caller, upload: CheckedUpload) -> dict[int, Changes]:
+    async def find_frame_changes(
+        self, request: Request, caller: Caller, upload: CheckedUpload
+    ) -> dict[int, Changes]:
         """Return the texts of frames that masking changes, by the frame's index."""
         policy = await self.policy_of_workflow(caller, upload.workflow)
         if policy is None:
             return {}
-        documents = await anyio.to_thread.run_sync(list_frame_texts_to_mask, upload.frames)
+        read = partial(list_frame_texts_to_mask, upload.frames)
+        documents = await run_slow_work(request, "frame upload", read, workspace_id=caller.workspace_id)
         return await self.scanner.find_changes(caller.workspace_id, policy, documents)
 
     def _load_policy(self, caller: Caller, version: int, workflow: str) -> CachedPolicy:

@@ -1,8 +1,9 @@
 """`/v1/sessions/{id}/frames`: upload, list, metadata, image, DOM snapshot. Spec §4.1, contract §3, §8."""
 
-from typing import Annotated
+from collections.abc import Callable
+from functools import partial
+from typing import Annotated, TypeVar
 
-import anyio.to_thread
 from fastapi import APIRouter, Depends, Request, Response
 
 from api.bodies.batch_bodies import open_frame_upload, respond_batch_accepted
@@ -22,6 +23,8 @@ from recorder.recording.frames import FrameUpload, discard_frame_object
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.snapshot_html import SNAPSHOT_POLICY, render_snapshot_file
 
+_Result = TypeVar("_Result")
+
 router = APIRouter(prefix="/v1/sessions/{session_id}", tags=["frames"], route_class=BatchRoute)
 
 
@@ -40,22 +43,26 @@ async def append_frames(
     masking: BodyMasking = request.app.state.masking
     ingest: IngestWriter = request.app.state.ingest
     batch_key = read_idempotency_header(request)
+
+    async def run(work: Callable[[], _Result]) -> _Result:
+        return await run_slow_work(request, "frame upload", work, workspace_id=caller.workspace_id)
+
     async with open_frame_upload(request, caller, request.app.state.body_workers) as body:
         upload = FrameUpload(caller, session_id, body.items, body.parts, batch_key, body.checked)
-        checked = await anyio.to_thread.run_sync(upload.check, runtime.database)
+        checked = await run(partial(upload.check, runtime.database))
         if isinstance(checked, bytes):
             return respond_batch_accepted(checked)
-        changes = await masking.find_frame_changes(caller, checked)
-        batch = await anyio.to_thread.run_sync(checked.store, runtime.blobs, changes)
+        changes = await masking.find_frame_changes(request, caller, checked)
+        batch = await run(partial(checked.store, runtime.blobs, changes))
     try:
         answer = await ingest.submit(batch)
     except Unavailable:
         raise  # the batch may have been stored, so its bytes must stay
     except RecorderError:
-        await anyio.to_thread.run_sync(discard_frame_object, runtime.blobs, batch)
+        await run(partial(discard_frame_object, runtime.blobs, batch))
         raise
     if not batch.is_used:
-        await anyio.to_thread.run_sync(discard_frame_object, runtime.blobs, batch)
+        await run(partial(discard_frame_object, runtime.blobs, batch))
     return respond_batch_accepted(answer)
 
 

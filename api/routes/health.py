@@ -22,7 +22,14 @@ from api.errors import problem_responses
 from api.gate.responses import read_client_address
 from api.negotiation import negotiate_format
 from recorder import __version__, clock
-from recorder.errors import MissingAuthorization, NoSuchAddress, NotAcceptable, RecorderError, Unauthenticated
+from recorder.errors import (
+    MissingAuthorization,
+    NoSuchAddress,
+    NotAcceptable,
+    NotReady,
+    RecorderError,
+    Unauthenticated,
+)
 from recorder.governance.overdue import Overdue, count_overdue
 from recorder.metrics import REGISTRY
 from recorder.runtime import Runtime
@@ -89,9 +96,7 @@ async def healthz() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@router.get(
-    "/readyz", openapi_extra={"security": []}, responses={503: {"description": "A part does not answer"}}
-)
+@router.get("/readyz", openapi_extra={"security": []}, responses=problem_responses(503))
 def readyz(request: Request) -> Response:
     """Return whether database, blobs and lake answer (503 if one does not), and warnings for the operator.
 
@@ -99,13 +104,10 @@ def readyz(request: Request) -> Response:
     """
     readiness: Readiness = request.app.state.readiness
     parts = readiness.parts()
-    is_ready = all(state == "ok" for state in parts.values())
-    body: dict[str, Any] = {
-        "status": "ok" if is_ready else "unavailable",
-        "parts": parts,
-        "warnings": [asdict(warning) for warning in readiness.warnings()],
-    }
-    return JSONResponse(body, 200 if is_ready else 503)
+    warnings = [asdict(warning) for warning in readiness.warnings()]
+    if any(state != "ok" for state in parts.values()):
+        raise NotReady(parts, warnings)
+    return JSONResponse({"status": "ok", "parts": parts, "warnings": warnings})
 
 
 _JSON, _HTML = "application/json", "text/html"

@@ -16,7 +16,7 @@ RecorderError
 ├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyConnections TooManyStreams QuotaExceeded
-└── Unavailable       503  IdentityMissing Overloaded NoFreeConnection (nothing was acknowledged)
+└── Unavailable       503  IdentityMissing NotReady Overloaded NoFreeConnection (nothing was acknowledged)
 
 The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
 names, states and limits, never from the offending value.
@@ -71,6 +71,7 @@ from recorder.errors.kinds import (
     IdentityMissing,
     Invalid,
     NotFound,
+    NotReady,
     Overloaded,
     Problem,
     RecorderError,
@@ -133,6 +134,7 @@ __all__ = [
     "NoSuchAddress",
     "NotAcceptable",
     "NotFound",
+    "NotReady",
     "Overloaded",
     "PayloadTooLarge",
     "Problem",

@@ -146,6 +146,27 @@ class Unavailable(RecorderError):
         super().__init__(f"{what} does not answer; nothing was acknowledged. Try again.")
 
 
+class NotReady(Unavailable):
+    """A part that every request needs does not answer (503 of `GET /readyz`)."""
+
+    def __init__(self, parts: dict[str, str], warnings: list[dict[str, Any]]) -> None:
+        """Create the error.
+
+        Args:
+            parts: `ok` or `unavailable` for each part.
+            warnings: warnings for the operator.
+        """
+        failing = ", ".join(name for name, state in parts.items() if state != "ok")
+        text = f"Without an answer: {failing}. Requests that need it are refused until it answers."
+        RecorderError.__init__(self, text)
+        self._extra = {"parts": parts, "warnings": warnings}
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """State of the parts, and the warnings."""
+        return self._extra
+
+
 class IdentityMissing(Unavailable):
     """The service has no identity of its own at a cloud; nothing was acknowledged (503)."""
 

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import anyio.to_thread
 import pytest
 from starlette.testclient import TestClient
 
+from api.dependencies import DATABASE_SLOTS, WORK_SLOTS
 from api.fair_slots import FairSlots
 from recorder.access import quota
 from recorder.datasets.formats import CARD
@@ -18,8 +20,9 @@ from recorder.exports.destinations.base import PinnedFile
 from recorder.exports.requests import queue
 from recorder.exports.results import diff, hosted_files
 from recorder.models.export import ExportRow
+from recorder.recording.frames import CheckedUpload
 from recorder.settings import Settings
-from tests.support.factories import Caller, Service
+from tests.support.factories import Caller, Service, frame
 from tests.support.http_exports import export
 from tests.support.sealed_sessions import Recording, seal
 
@@ -262,6 +265,40 @@ def test_slow_downloads_of_one_workspace_leave_slots_to_another(
             go_on.set()
         assert {request.result().status_code for request in flood} == {200}
     assert service.app.state.work_slots["hosted file"].count_waiting() == 0
+
+
+def test_slow_frame_uploads_of_one_workspace_leave_threads_to_another(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller, other = (service.make_caller() for _ in range(2))
+    sessions = {each: each.make_session() for each in (caller, other)}
+    began, go_on, store = threading.Semaphore(0), threading.Event(), CheckedUpload.store
+
+    def store_slowly(upload: CheckedUpload, *args: Any) -> Any:
+        if upload.caller.workspace_id == caller.key.workspace_id:
+            began.release()
+            assert go_on.wait(30)
+        return store(upload, *args)
+
+    monkeypatch.setattr(CheckedUpload, "store", store_slowly)
+    with ThreadPoolExecutor(60) as threads:
+        flood = [threads.submit(caller.add_frames, sessions[caller], frame(n)) for n in range(60)]
+        try:
+            assert all(began.acquire(timeout=30) for _ in range(8))
+            assert other.get("/v1/quota").status_code == 200
+            assert other.add_frames(sessions[other], frame(1)).status_code == 202
+            assert not began.acquire(blocking=False)
+        finally:
+            go_on.set()
+        assert {request.result().status_code for request in flood} == {202}
+
+
+def test_all_slots_together_leave_worker_threads_free(service: Service) -> None:
+    slots = DATABASE_SLOTS + sum(WORK_SLOTS.values())
+    portal = service.client.portal
+    assert portal is not None
+    threads = portal.call(lambda: anyio.to_thread.current_default_thread_limiter().total_tokens)
+    assert threads >= slots + 16
 
 
 def test_pages_of_a_cached_comparison_do_not_wait_for_another_comparison(

@@ -42,7 +42,7 @@ def complete_answer(context: Any, response: Any, case: schemathesis.Case) -> Non
     """Every answer has the headers of the interface, every problem the request id."""
     missing = [name for name in HEADERS if not response.headers.get(name)]
     assert not missing, f"headers are missing: {missing}"
-    if response.status_code >= 400 and not case.path.startswith(("/readyz", "/metrics")):
+    if response.status_code >= 400 and not case.path.startswith("/metrics"):
         kind = response.headers["content-type"][0]
         assert kind == "application/problem+json", kind
         # A stored answer is that of the first request, with its id.
