@@ -145,6 +145,12 @@ def _costly_small_bodies() -> list[tuple[str, str, bytes]]:
     ]
 
 
+def _small_refused_batches() -> list[tuple[str, str, bytes]]:
+    """Make batches of 4 KB of which every event is wrong."""
+    events = ('{"type":"a","t_ms":1,"input":{"z":1}}', '{"type":"a","t_ms":1,"z":1}', '{"t_ms":1}')
+    return [("events", _JSON, f'{{"events":[{",".join([event] * 100)}]}}'.encode()) for event in events]
+
+
 def _full_batches() -> list[tuple[str, str, bytes]]:
     """Make a plain batch of 100 events of 2.3 KB."""
     items = [{"type": "ui.click", "t_ms": n, "data": {"text": "x" * 2_300}} for n in range(100)]
@@ -159,6 +165,7 @@ ATTACKS = (
     Attack("deep nesting", _deep_bodies, connections=16),
     Attack("multipart with many parts", _many_parts, connections=16),
     Attack("costly bodies of 240 KB", _costly_small_bodies, connections=32),
+    Attack("refused batches of 4 KB", _small_refused_batches, connections=32),
     Attack("plain batches of 235 KB", _full_batches, connections=32),
     Attack("chunks that drip on 200 connections", _drips, connections=200, drip=128),
 )

@@ -5,9 +5,10 @@ import random
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import orjson
@@ -31,9 +32,14 @@ _OLD = [rf"(?:[ab]*a[ab]{{30{n}}}c)" for n in range(6)]
 def measure(*, quick: bool = False) -> list[Figure]:
     """Measure another workspace's p99 under each attack, divided by its p99 without one."""
     count = 100 if quick else 1_000
+    # Made before: this process also measures.
+    rng = random.Random(11)
+    slow = ["".join(rng.choices("ab", k=50_000)) for _ in range(10)]
+    signs = [" ".join(f"u{n:05d}@b{n:04d}.co" for n in range(3_000))]
     return [
-        _attack("patterns of an older service", _OLD, count),
-        _attack("worst admitted", _find_worst(), count),
+        _attack("patterns of an older service", _policy(_OLD), slow, count),
+        _attack("worst admitted", _policy(_find_worst()), slow, count),
+        _attack("small bodies full of addresses", _policy([], builtins=["email"]), signs, count),
     ]
 
 
@@ -45,7 +51,10 @@ def _find_worst() -> list[str]:
     tried = [family.replace("%d", str(n)) for family in families for n in (8, 10, 12, 13, 14, 16, 18, 24)]
     admitted = [pattern for pattern in tried if not find_refusals([{"name": "p", "pattern": pattern}])]
     slowest = sorted(
-        admitted, key=lambda item: -measure_pattern_slowness(compile_masker_rules((_policy([item]),)), texts)
+        admitted,
+        key=lambda item: (
+            -measure_pattern_slowness(compile_masker_rules((orjson.dumps(_policy([item])).decode(),)), texts)
+        ),
     )
     chosen: list[str] = []
     for item in slowest:
@@ -54,11 +63,11 @@ def _find_worst() -> list[str]:
     return chosen
 
 
-def _attack(name: str, patterns: list[str], count: int) -> Figure:
+def _attack(name: str, policy: dict[str, Any], texts: list[str], count: int) -> Figure:
     with tempfile.TemporaryDirectory() as folder:
         settings = new_settings(Path(folder))
         quiet_key = new_key(settings, "quiet")
-        slow_key = _slow_workspace(settings, patterns)
+        slow_key = _create_hostile_workspace(settings, policy)
         with (
             serving(settings) as server,
             httpx.Client(base_url=server.url, headers=_auth(quiet_key), timeout=60) as quiet,
@@ -67,7 +76,7 @@ def _attack(name: str, patterns: list[str], count: int) -> Figure:
             quiet.patch("/v1/workspaces/current", json={"masking": masking}).raise_for_status()
             session = _new_session(quiet)
             before = _latencies_ms(quiet, session, count)
-            with _attackers(server.url, slow_key) as statuses:
+            with _attackers(server.url, slow_key, texts) as statuses:
                 during = _latencies_ms(quiet, session, count)
     alone, attacked = (quantile(values, 0.99) for values in (before, during))
     return Figure(
@@ -95,13 +104,11 @@ def _latencies_ms(client: httpx.Client, session: str, count: int) -> list[float]
 
 
 @contextmanager
-def _attackers(url: str, key: str) -> Iterator[list[int]]:
+def _attackers(url: str, key: str, texts: list[str]) -> Iterator[list[int]]:
     statuses: list[int] = []
     ended = threading.Event()
 
-    # Made before: this process also measures, and another number makes another body of each.
-    rng = random.Random(11)
-    texts = ["".join(rng.choices("ab", k=50_000)) for _ in range(10)]
+    # Another number makes another body of each.
     rest = b",".join(orjson.dumps({"t_ms": 0, "type": "click", "data": {"x": text}}) for text in texts)
     numbers = itertools.count()
 
@@ -127,7 +134,7 @@ def _attackers(url: str, key: str) -> Iterator[list[int]]:
             thread.join()
 
 
-def _slow_workspace(settings: Settings, patterns: list[str]) -> str:
+def _create_hostile_workspace(settings: Settings, policy: dict[str, Any]) -> str:
     runtime = Runtime.open(settings)
     try:
         with runtime.database.transaction(write=True) as db:
@@ -135,7 +142,7 @@ def _slow_workspace(settings: Settings, patterns: list[str]) -> str:
                 db, "slow", region=settings.region, secret=settings.secret, tier="unlimited"
             )
             row = db.get_one(WorkspaceRow, made.workspace_id)
-            row.masking = orjson.loads(_policy(patterns))
+            row.masking = policy
             db.add(row)
             return made.key
     finally:
@@ -151,10 +158,11 @@ def _named(n: int, pattern: str) -> dict[str, str]:
     return {"name": f"p{n}", "pattern": pattern}
 
 
-def _policy(patterns: list[str]) -> str:
-    return orjson.dumps(
-        {"builtins": [], "patterns": [_named(n, pattern) for n, pattern in enumerate(patterns)]}
-    ).decode()
+def _policy(patterns: list[str], builtins: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "builtins": list(builtins),
+        "patterns": [_named(n, pattern) for n, pattern in enumerate(patterns)],
+    }
 
 
 def _auth(key: str) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """Latency of one workspace while another one sends hostile bodies, next to its latency when all is quiet.
 
-The service is one uvicorn process, as `recorder up` starts it. The quiet workspace records: 50 small batches
-a second, on a fixed schedule, so that a stall of the service counts for every batch that was due in it. Each
+The service is one uvicorn process, as `recorder up` starts it. The quiet workspace records and reads: 50
+small batches and 20 lists of sessions a second, on a fixed schedule, so that a stall of the service counts
+for every request that was due in it. A list takes a worker thread and a transaction, a batch neither. Each
 attack comes from a process of its own, which runs at a lower priority, as it would run on another machine.
 
-The first figure is the floor: the latency while as many processes as the machine has processors only compute,
-at that lower priority, and no other client sends anything. No service with busy workers gets below it.
+The first figure is the floor: the latency while as many processes as the machine has processors only
+compute, at that lower priority, and no other client sends anything. No service with busy workers gets below
+it.
 """
 
 import asyncio
@@ -18,12 +20,13 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import uvloop
 
-from benchmarks.figures import Figure, at_most, quantile
+from benchmarks.figures import Figure, Goal, at_most, quantile
 from benchmarks.hostile_bodies import ATTACKS, Attack
 from benchmarks.seeds import Target, new_settings
 from benchmarks.servers import Server, ServerFailed, serving
@@ -36,11 +39,11 @@ from recorder.tenant import Tenant
 
 #: The p99 under an attack may be this many times the quiet one.
 GOAL = 2.0
-_PER_SECOND = 50
+_BATCHES_PER_SECOND, _READS_PER_SECOND = 50, 20
 _NICENESS = 10
 _CONNECTIONS = 8
 _CHUNK = 256 * 1024
-#: A batch of the quiet workspace is not waited for longer; then it counts as answered after so long.
+#: A request of the quiet workspace is not waited for longer; then it counts as answered after so long.
 _PATIENCE_S = 20.0
 
 
@@ -64,7 +67,8 @@ def measure(*, quick: bool = False) -> list[Figure]:
             with _computing():
                 beside = _record(server, quiet_target[0], seconds)
             quiet = _record(server, quiet_target[0], seconds / 2)
-            figures.append(_make_floor_figure(beside, [*before, *quiet]))
+            name, detail = "processes that only compute", {"processes": os.cpu_count()}
+            figures += _make_figures(f"beside {name}", beside, [before, quiet], detail, goal=None)
             before = quiet
             for attack in ATTACKS:
                 with _attacking(attack, server, hostile, seconds + 1.5) as statuses:
@@ -73,20 +77,52 @@ def measure(*, quick: bool = False) -> list[Figure]:
                 if (code := server.process.poll()) is not None:
                     raise ServerFailed(f"The service ended with {code} under {attack.name}.")
                 after = _record(server, quiet_target[0], seconds / 2)
-                figures.append(_figure(attack, under, [*before, *after], statuses))
+                answers = {f"answers {status}": count for status, count in sorted(statuses.items())}
+                figures += _make_figures(
+                    f"under {attack.name}", under, [before, after], answers, goal=at_most(GOAL)
+                )
                 before = after
     return figures
 
 
-def _make_floor_figure(beside: list[float], quiet: list[float]) -> Figure:
-    return Figure(
-        name="p99 of a batch beside processes that only compute",
-        unit="ms",
-        ours=[quantile(beside, 0.99)],
-        peer=[quantile(quiet, 0.99)],
-        peer_name="quiet",
-        detail={"processes": os.cpu_count(), "p50, ms": quantile(beside, 0.5), "longest, ms": max(beside)},
+@dataclass(frozen=True)
+class _Latencies:
+    """Latencies of the quiet workspace, in milliseconds."""
+
+    batches: list[float]
+    reads: list[float]
+
+
+def _make_figures(
+    circumstance: str,
+    under: _Latencies,
+    quiet: list[_Latencies],
+    detail: dict[str, Any],
+    *,
+    goal: Goal | None,
+) -> list[Figure]:
+    """Return the figures of batches and of reads."""
+    kinds = (
+        ("batch", under.batches, [value for each in quiet for value in each.batches]),
+        ("list", under.reads, [value for each in quiet for value in each.reads]),
     )
+    return [
+        Figure(
+            name=f"p99 of a {kind} {circumstance}",
+            unit="ms",
+            ours=[quantile(busy, 0.99)],
+            peer=[quantile(calm, 0.99)],
+            peer_name="quiet",
+            goal=goal,
+            detail={
+                "p50, ms": quantile(busy, 0.5),
+                "p50 quiet, ms": quantile(calm, 0.5),
+                "longest, ms": max(busy),
+                **detail,
+            },
+        )
+        for kind, busy, calm in kinds
+    ]
 
 
 @contextlib.contextmanager
@@ -109,23 +145,6 @@ def _compute() -> None:
     os.nice(_NICENESS)
     while True:
         sum(range(1_000_000))
-
-
-def _figure(attack: Attack, under: list[float], quiet: list[float], statuses: Counter[str]) -> Figure:
-    return Figure(
-        name=f"p99 of a batch under {attack.name}",
-        unit="ms",
-        ours=[quantile(under, 0.99)],
-        peer=[quantile(quiet, 0.99)],
-        peer_name="quiet",
-        goal=at_most(GOAL),
-        detail={
-            "p50, ms": quantile(under, 0.5),
-            "p50 quiet, ms": quantile(quiet, 0.5),
-            "longest, ms": max(under),
-            **{f"answers {status}": count for status, count in sorted(statuses.items())},
-        },
-    )
 
 
 def create_workspace_sessions(settings: Settings, name: str, *, keys: int = 1) -> list[Target]:
@@ -156,23 +175,36 @@ def create_workspace_sessions(settings: Settings, name: str, *, keys: int = 1) -
 # --- the quiet workspace ---
 
 
-def _record(server: Server, target: Target, seconds: float) -> list[float]:
-    """Send batches on schedule; return their latencies in milliseconds."""
+def _record(server: Server, target: Target, seconds: float) -> _Latencies:
+    """Send batches and lists on schedule; return their latencies."""
     events = [
         {"type": "ui.click", "t_ms": n, "target": {"role": "button", "name": "Save"}} for n in range(20)
     ]
-    request = make_request(target, "events", "application/json", json.dumps({"events": events}).encode())
-    return uvloop.run(_send_on_schedule(server, request, seconds))
+    batch = make_request(target, "events", "application/json", json.dumps({"events": events}).encode())
+    read = (
+        f"GET /v1/sessions?limit=10 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {target.key}\r\n\r\n"
+    )
+
+    async def send_both() -> _Latencies:
+        batches, reads = await asyncio.gather(
+            _send_on_schedule(server, batch, "202", seconds, per_second=_BATCHES_PER_SECOND),
+            _send_on_schedule(server, read.encode(), "200", seconds, per_second=_READS_PER_SECOND),
+        )
+        return _Latencies(batches, reads)
+
+    return uvloop.run(send_both())
 
 
-async def _send_on_schedule(server: Server, request: bytes, seconds: float) -> list[float]:
+async def _send_on_schedule(
+    server: Server, request: bytes, expected: str, seconds: float, *, per_second: int
+) -> list[float]:
     latencies: list[float] = []
     begin = time.perf_counter() + 0.05
 
     async def send(offset: int) -> None:
         talk = None
-        for n in range(offset, round(seconds * _PER_SECOND), _CONNECTIONS):
-            due = begin + n / _PER_SECOND
+        for n in range(offset, round(seconds * per_second), _CONNECTIONS):
+            due = begin + n / per_second
             await asyncio.sleep(max(0.0, due - time.perf_counter()))
             is_answered = False
             while not is_answered and time.perf_counter() < begin + seconds + _PATIENCE_S:
@@ -182,10 +214,10 @@ async def _send_on_schedule(server: Server, request: bytes, seconds: float) -> l
                     async with asyncio.timeout(_PATIENCE_S):
                         status, stays_open = await read_answer(talk[0])
                 except (OSError, EOFError):  # a timeout is one
-                    talk = None  # sent again on another connection: the batch waits so much longer
+                    talk = None  # sent again on another connection: the request waits so much longer
                     await asyncio.sleep(0.01)
                     continue
-                if status != "202":
+                if status != expected:
                     raise RuntimeError(f"The quiet workspace was answered {status}.")
                 is_answered = True
                 talk = talk if stays_open else None

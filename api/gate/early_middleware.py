@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import make_problem_response
 from api.gate.rate_limiter import RateLimiter
+from api.gate.refusal_delay import RefusalDelay
 from api.gate.responses import GateSend, common_answer_headers, send_refusal
 from recorder.errors import InvalidHost
 from recorder.ids import IdCounter
@@ -86,6 +87,7 @@ class HostCheck:
         self._hosts = hosts
         self._rate_limiter = rate_limiter
         self._ids = IdCounter("req")
+        self._delay = RefusalDelay()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
@@ -99,5 +101,6 @@ class HostCheck:
         state = scope.setdefault("state", {})
         state.update(request_id=request_id, endpoint=None, caller=None, rate_decision=None)
         client_id = dict(scope["headers"]).get(b"x-request-id")
-        gate_send = GateSend(send, scope, self._rate_limiter, common_answer_headers(request_id, client_id))
+        headers = common_answer_headers(request_id, client_id)
+        gate_send = GateSend(send, scope, self._rate_limiter, headers, self._delay)
         await send_refusal(make_problem_response(InvalidHost(), request_id), scope, receive, gate_send)

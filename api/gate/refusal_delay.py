@@ -1,4 +1,4 @@
-"""Delay of refusals: a client that ignores `Retry-After` is answered later. Contract §1 (rate limits)."""
+"""Delay of refusals: a client that repeats refused requests is answered later. Contract §1 (rate limits)."""
 
 import asyncio
 
@@ -6,10 +6,11 @@ _CLIENTS = 20_000
 
 
 class RefusalDelay:
-    """Delays the refusals by rate limits that one client gets beyond a burst; used from the event loop.
+    """Delays the refusals that one client gets beyond a burst; used from the event loop.
 
-    A refusal takes half a millisecond with a new connection, so a client that opens the next one at once
-    could take the whole process. Its connections wait instead, each for at most two seconds.
+    A refusal by a rate limit takes half a millisecond with a new connection, one of a body a millisecond, and
+    no store is waited for. So a client that sends the next request at once could take the whole process. Its
+    requests wait instead, each for at most two seconds.
     """
 
     def __init__(

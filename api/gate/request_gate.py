@@ -19,7 +19,13 @@ from api.gate.bucket_decisions import BucketDecision, CallerPlan, Header, show_r
 from api.gate.endpoints import Endpoint, find_endpoint, has_endpoint
 from api.gate.rate_limiter import RateLimitCharge, RateLimiter
 from api.gate.refusal_delay import RefusalDelay
-from api.gate.responses import GateSend, common_answer_headers, read_client_address, send_refusal
+from api.gate.responses import (
+    GateSend,
+    common_answer_headers,
+    find_refused_client,
+    read_client_address,
+    send_refusal,
+)
 from api.gate.versions import check_interface_release
 from api.strict_routes import is_percent_encoded
 from recorder import limits
@@ -66,7 +72,8 @@ class RequestGate:
         self._throttle = KeyGuessThrottle(rate_limiter)
         self._denied_audit = denied_audit
         self._body_memory = body_memory or BodyMemory(limits.BODY_MEMORY_BYTES)
-        self._pace = RefusalDelay()
+        self._limit_delay = RefusalDelay()
+        self._invalid_delay = RefusalDelay(burst=200, per_second=200)
         self._ids = IdCounter("req")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +99,7 @@ class RequestGate:
             body_bytes = body.first_cost
         state["large_body"] = body
         first_headers = common_answer_headers(request_id, headers.get(b"x-request-id"), endpoint)
-        answer = GateSend(send, scope, self._rate_limiter, first_headers)
+        answer = GateSend(send, scope, self._rate_limiter, first_headers, self._invalid_delay)
         try:
             is_guarded = endpoint is not None or path.startswith("/v1/")  # every endpoint lies there
             if is_guarded:
@@ -110,8 +117,7 @@ class RequestGate:
                 await self._denied_audit.record_denial(scope, error)
             show_refusing_limit(state, error)
             if isinstance(error, RateLimited) and not answer.has_started:
-                caller = state["caller"]
-                await self._pace.wait(read_client_address(scope) if caller is None else caller.workspace_id)
+                await self._limit_delay.wait(find_refused_client(scope))
             response = make_problem_response(error, request_id)
             forget_frames(error)
             await send_refusal(response, scope, receive, answer)

@@ -12,22 +12,38 @@ from api.bodies.body_limits import LargeBody
 from api.gate.bucket_decisions import BucketDecision, Header
 from api.gate.endpoints import Endpoint
 from api.gate.rate_limiter import RateLimiter
+from api.gate.refusal_delay import RefusalDelay
 from api.gate.versions import DEPRECATIONS, VERSION_HEADER
+from recorder.access.keys import Caller
 
 _FIRST_MESSAGES = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 #: Close code of a WebSocket that fails by an error of the service.
 _SERVER_ERROR: Final = 1011
+#: Statuses of a request that is invalid by itself, whatever is stored.
+_INVALID: Final = frozenset({400, 413, 415, 422})
 _HTTP_ANSWERS: Final = "websocket.http.response"
 
 
 class GateSend:
-    """An ASGI `send` that adds the gate's headers and records how far the answer is."""
+    """An ASGI `send` that adds the gate's headers, delays refusals and records how far the answer is."""
 
-    __slots__ = ("_headers", "_rate_limiter", "_scope", "_send", "_state", "has_ended", "has_started")
+    __slots__ = (
+        "_delay",
+        "_headers",
+        "_rate_limiter",
+        "_scope",
+        "_send",
+        "_state",
+        "has_ended",
+        "has_started",
+    )
 
-    def __init__(self, send: Send, scope: Scope, rate_limiter: RateLimiter, headers: list[Header]) -> None:
+    def __init__(
+        self, send: Send, scope: Scope, rate_limiter: RateLimiter, headers: list[Header], delay: RefusalDelay
+    ) -> None:
         self._send = send
+        self._delay = delay
         self._scope = scope
         self._state = scope["state"]
         self._rate_limiter = rate_limiter
@@ -47,15 +63,25 @@ class GateSend:
             if rate_decision is None:
                 return self._start_without_rate_decision(message)
             message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
+            if message.get("status") in _INVALID:
+                return self._start_refusal(message)
         elif kind == "websocket.close":
             self.has_ended = True
         return self._send(message)
+
+    async def _start_refusal(self, message: Message) -> None:
+        """Start the refusal of an invalid request when it is due."""
+        await self._delay.wait(find_refused_client(self._scope))
+        await self._send(message)
 
     async def _start_without_rate_decision(self, message: Message) -> None:
         """Start an answer to a request that no limit was applied to, with the limit of its address."""
         rate_decision = await self._rate_limiter.peek_address(read_client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
-        await self._send(message)
+        if message.get("status") in _INVALID:
+            await self._start_refusal(message)
+        else:
+            await self._send(message)
 
 
 def _add_close_header(message: Message) -> None:
@@ -98,6 +124,12 @@ def read_client_address(scope: Scope) -> str:
     """Return the client's address; for requests of a trusted proxy, the address that the proxy names."""
     client = scope.get("client")
     return str(client[0]) if client else "unknown"
+
+
+def find_refused_client(scope: Scope) -> str:
+    """Return whose refusals are counted together: a workspace, or an address without a valid key."""
+    caller: Caller | None = scope["state"]["caller"]
+    return read_client_address(scope) if caller is None else caller.workspace_id
 
 
 def choose_close_code(status: int) -> int:

@@ -247,3 +247,10 @@ def test_the_recording_of_a_live_replay_takes_nothing_from_clients(caller: Calle
         ):
             assert "live replay" in assert_problem(answer, 409, "invalid_state")["detail"]
     assert footprint(caller.service.runtime) == before
+
+
+def test_the_first_twenty_wrong_events_are_described(caller: Caller) -> None:
+    wrong = [event(1, nonsense=1) if n % 2 else event(1) for n in range(60)]
+    problem = assert_problem(caller.add_events(caller.make_session(), *wrong), 422, "validation_failed")
+    pointers = [each["pointer"] for each in problem["errors"]]
+    assert pointers == [f"/events/{n}/nonsense" for n in range(1, 40, 2)]

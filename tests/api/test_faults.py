@@ -31,7 +31,9 @@ def test_frames_are_not_acknowledged_without_a_store(broken: Service) -> None:
 def test_readiness_names_the_part_that_fails(broken: Service) -> None:
     answer = broken.client.get("/readyz")
     problem = assert_problem(answer, 503, "unavailable")
-    assert "blobs" in problem["detail"] and [each["code"] for each in problem["warnings"]] == ["dagster_silent"]
+    assert "blobs" in problem["detail"] and [each["code"] for each in problem["warnings"]] == [
+        "dagster_silent"
+    ]
     assert problem["parts"] == {"database": "ok", "blobs": "unavailable", "lake": "ok"}
     assert broken.client.get("/healthz").status_code == 200
 

@@ -3,11 +3,13 @@
 import random
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from sqlmodel import select
 
+from api.bodies import batch_bodies
 from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import Caller, assert_problem, event, footprint, frame
 from tests.support.masking import pattern, read_events, set_masking, shown
@@ -108,3 +110,31 @@ def test_another_workspace_is_answered_while_a_slow_body_is_scanned(caller: Call
     assert done_before == [202] * 10 and still_slow >= 1
     assert sorted(answers) in ([422] * 3 + [503], [422] * 2 + [503] * 2, [422] + [503] * 3, [503] * 4)
     assert {shown(item["title"]) for item in read_events(stranger, session_id)} == {"‹account›"}
+
+
+def test_workspaces_take_turns_at_masking_small_batches(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = caller.service.make_caller()
+    for each in (caller, stranger):
+        set_masking(each, {"builtins": ["email"]})
+    began, go_on, pack = threading.Semaphore(0), threading.Event(), batch_bodies.pack_event_batch
+
+    def pack_slowly(batch_caller: Any, *args: Any) -> Any:
+        if batch_caller.workspace_id == caller.key.workspace_id:
+            began.release()
+            assert go_on.wait(30)
+        return pack(batch_caller, *args)
+
+    monkeypatch.setattr(batch_bodies, "pack_event_batch", pack_slowly)
+    sessions = {each: each.make_session() for each in (caller, stranger)}
+    dirty = event(1, title="ada@example.com")
+    with ThreadPoolExecutor(40) as threads:
+        flood = [threads.submit(caller.add_events, sessions[caller], dirty) for _ in range(40)]
+        try:
+            assert all(began.acquire(timeout=30) for _ in range(2))
+            assert stranger.add_events(sessions[stranger], dirty).status_code == 202
+            assert not began.acquire(blocking=False)
+        finally:
+            go_on.set()
+        assert {request.result().status_code for request in flood} == {202}
