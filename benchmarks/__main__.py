@@ -1,10 +1,12 @@
 """`python -m benchmarks [FIGURE…]`: measures, and prints a table."""
 
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
@@ -46,6 +48,10 @@ from benchmarks.exports import growth
 from benchmarks.exports import parts as exports
 from benchmarks.figures import Figure, Skipped, describe_machine, show, write_json
 from benchmarks.memory import clusterings, parts
+from benchmarks.seeds import POSTGRES
+from tests.support.postgres_server import running_postgres
+
+Engine = Literal["sqlite", "postgresql"]
 
 
 class Name(StrEnum):
@@ -151,21 +157,34 @@ def main(
         bool, typer.Option("--quick", help="Shorter runs: rougher figures in a few minutes.")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="Write everything to this file too.")] = None,
+    engine: Annotated[Engine, typer.Option(help="Database of the deployments that are measured.")] = "sqlite",
 ) -> None:
     """Measure this machine. The table shows which goals are reached; the exit code is 0 either way."""
-    machine = describe_machine()
+    machine = {**describe_machine(), "engine": engine}
     words = Console(stderr=True)
     words.print(" · ".join(f"{name} {value}" for name, value in machine.items()), highlight=False)
     figures: list[Figure] = []
-    for name in names or [name for name in Name if name not in _ON_DEMAND]:
-        try:
-            with words.status(f"Measuring {name.value} …"):
-                figures += _MEASURES[name](quick=quick)
-        except Skipped as reason:
-            words.print(f"Skipped {name.value}: {reason}.")
+    with _serving_engine(engine):
+        for name in names or [name for name in Name if name not in _ON_DEMAND]:
+            try:
+                with words.status(f"Measuring {name.value} …"):
+                    figures += _MEASURES[name](quick=quick)
+            except Skipped as reason:
+                words.print(f"Skipped {name.value}: {reason}.")
     show(figures, Console(width=None if sys.stdout.isatty() else 140))
     if json is not None:
         write_json(figures, machine, json)
+
+
+@contextmanager
+def _serving_engine(engine: Engine) -> Iterator[None]:
+    """Let new deployments have databases in a PostgreSQL cluster of their own, unless they have SQLite."""
+    if engine == "sqlite":
+        yield
+        return
+    with running_postgres(is_durable=True) as cluster:
+        os.environ[POSTGRES] = cluster
+        yield
 
 
 if __name__ == "__main__":

@@ -1,7 +1,11 @@
 """Seeds of a load: a workspace, its keys, and sessions that record."""
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import psycopg
 
 from recorder.access.keys import create_key, create_workspace
 from recorder.models.session import SessionCreate
@@ -24,9 +28,25 @@ class Target:
         return f"/v1/sessions/{self.session_id}/events"
 
 
+#: Variable with the address of a PostgreSQL cluster; without it deployments have SQLite.
+POSTGRES = "RECORDER_BENCHMARK_POSTGRES"
+
+
 def new_settings(data_dir: Path) -> Settings:
-    """Return a fresh deployment in a folder, deaf to this machine's environment."""
-    return Settings.from_env({}, data_dir=data_dir)
+    """Return a fresh deployment in a folder, deaf to this machine's environment but for `POSTGRES`."""
+    cluster = os.environ.get(POSTGRES)
+    variables = {} if cluster is None else {"RECORDER_DATABASE_URL": _find_database(cluster, data_dir)}
+    return Settings.from_env(variables, data_dir=data_dir)
+
+
+def _find_database(cluster: str, data_dir: Path) -> str:
+    """Return the address of the database of a folder, which is created the first time."""
+    name = "bench_" + hashlib.sha256(str(data_dir.resolve()).encode()).hexdigest()[:24]
+    with psycopg.connect(f"{cluster}/postgres", autocommit=True) as connection:
+        known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+        if known is None:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+    return f"{cluster}/{name}"
 
 
 def new_key(settings: Settings, name: str = "benchmark") -> str:

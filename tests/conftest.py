@@ -2,12 +2,8 @@
 
 import gc
 import os
-import pwd
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import certifi
@@ -15,9 +11,9 @@ import hypothesis
 import pytest
 
 from tests.support.captured_minutes import make_tenant, other_writer, tenant, writer
-from tests.support.databases import are_parts_hidden, create_database, create_file, database, part_is_missing
+from tests.support.databases import create_database, create_file, database
 from tests.support.delivery_loop import workspace_id
-from tests.support.ports import find_free_port
+from tests.support.postgres_server import running_postgres
 from tests.support.redis_server import running_redis
 from tests.support.sealed_sessions import runtime
 
@@ -60,17 +56,6 @@ def _use_memory_disk() -> None:
 
 
 _use_memory_disk()
-
-_BINARIES = Path("/usr/lib/postgresql")
-# The cluster is thrown away, so it need not survive a crash; nothing lives long enough to be vacuumed.
-_SETTINGS = (
-    "fsync=off",
-    "full_page_writes=off",
-    "autovacuum=off",
-    "listen_addresses=127.0.0.1",
-    "unix_socket_directories=",
-)
-
 
 # While modules and tests are read nothing becomes garbage: a fifth of the time went into looking for it.
 gc.disable()
@@ -134,35 +119,6 @@ def postgres() -> Iterator[str]:
         yield cluster
 
 
-@contextmanager
-def running_postgres() -> Iterator[str]:
-    """Start a PostgreSQL cluster on loopback and yield its address; skip where PostgreSQL is missing."""
-    installed = [] if are_parts_hidden() else _BINARIES.glob("*/bin/pg_ctl")
-    folders = sorted(installed, key=lambda path: int(path.parts[-3]))
-    if not folders:
-        part_is_missing("PostgreSQL is not installed (apt-get install postgresql).")
-    binaries = folders[-1].parent
-    user = _server_user()
-    folder = Path(tempfile.mkdtemp(prefix="recorder-postgres-"))
-    shutil.chown(folder, user)
-    port = find_free_port()
-    try:
-        # Sorted as people sort, not by bytes: code that leans on byte order shows.
-        initdb = ["initdb", "--no-sync", "-A", "trust", "-U", "recorder", "-E", "UTF8", "--locale=C.UTF-8"]
-        _run(
-            binaries,
-            [*initdb, "--locale-provider=icu", "--icu-locale=en-US", "-D", str(folder / "data")],
-            user,
-        )
-        options = " ".join(f"-c {setting}" for setting in (*_SETTINGS, f"port={port}"))
-        log = str(folder / "log")
-        _run(binaries, ["pg_ctl", "start", "-w", "-D", str(folder / "data"), "-l", log, "-o", options], user)
-        yield f"postgresql://recorder@127.0.0.1:{port}"
-        _run(binaries, ["pg_ctl", "stop", "-m", "immediate", "-D", str(folder / "data")], user)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
     """Address of a fresh Redis; tests that stop one start their own."""
@@ -180,23 +136,3 @@ def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 def _place(file: str) -> int:
     return next((index for index, start in enumerate(_FIRST) if file.startswith(start)), len(_FIRST))
-
-
-def _server_user() -> str:
-    """Return a user without rights for PostgreSQL, which refuses to run as root."""
-    if os.geteuid() != 0:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    names = {entry.pw_name for entry in pwd.getpwall()}
-    return "postgres" if "postgres" in names else "nobody"
-
-
-def _run(binaries: Path, command: list[str], user: str) -> None:
-    program, *arguments = command
-    subprocess.run(
-        [binaries / program, *arguments],
-        user=user if os.geteuid() == 0 else None,
-        cwd="/",
-        check=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )

@@ -1,11 +1,11 @@
 """Pace of refusals: beyond a burst each waits its turn, and no other client waits. Contract §1."""
 
 import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from api.gate.refusal_delay import RefusalDelay
-from tests.support.factories import Caller
+from tests.support.factories import Caller, event
 
 
 def small_pace() -> RefusalDelay:
@@ -41,15 +41,20 @@ def test_few_refusals_wait_at_a_time() -> None:
     assert [wait >= 0.09 for wait in waits] == [False] * 2 + [True] * 8 + [False] * 4
 
 
-def test_invalid_batches_beyond_the_burst_wait_and_valid_ones_do_not(caller: Caller) -> None:
+def test_refusals_of_invalid_requests_wait_and_other_answers_do_not(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[str] = []
+
+    async def wait(delay: RefusalDelay, client: str) -> None:
+        waited.append(client)
+
+    monkeypatch.setattr(RefusalDelay, "wait", wait)
     session_id = caller.make_session()
-    with ThreadPoolExecutor(16) as threads:
-        began = time.monotonic()
-        flood = [threads.submit(caller.add_events, session_id, {"t_ms": 1}) for _ in range(300)]
-        assert {request.result().status_code for request in flood} == {422}
-        # 200 of them at once, the others in half a second at least.
-        assert time.monotonic() - began >= 0.45
-        accepted = [
-            threads.submit(caller.add_events, session_id, {"t_ms": 1, "type": "a"}) for _ in range(30)
-        ]
-        assert {request.result().status_code for request in accepted} == {202}
+    assert caller.add_events(session_id, event(1)).status_code == 202
+    assert caller.get("/v1/sessions/ses_missing").status_code == 404
+    assert waited == []
+    assert caller.add_events(session_id, {"t_ms": 1}).status_code == 422
+    assert caller.get("/v1/sessions?limit=0").status_code == 422
+    assert caller.post_raw(f"/v1/sessions/{session_id}/events", b"{").status_code == 400
+    assert waited == [caller.key.workspace_id] * 3

@@ -12,6 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from benchmarks import drift, erasure, gate, lists, memory_queries, miniwob, streams, webhooks
+from benchmarks.compare import compare_runs
 from benchmarks.drift_plants import How, Kind, plant_change
 from benchmarks.drift_streams import plant_sessions
 from benchmarks.events import event_bodies, event_items
@@ -220,3 +221,15 @@ def make_samples(grown: str | None) -> list[Sample]:
             )
         )
     return samples
+
+
+def test_a_change_counts_beyond_what_the_earlier_commit_differs_from_itself() -> None:
+    def runs(*values: tuple[float, float, float]) -> list[tuple[dict[str, float], ...]]:
+        return [tuple({"x": value} for value in each) for each in values]
+
+    (steady,) = compare_runs(runs((10, 10.4, 10), (10, 10.6, 10.1), (10, 10.3, 9.9)))
+    assert steady.is_unchanged
+    (slower,) = compare_runs(runs((10, 12, 10), (10, 12.5, 10.2), (10, 11.8, 9.9)))
+    assert not slower.is_unchanged and round(slower.changes[0], 3) == 1.2
+    (noisy,) = compare_runs(runs((10, 12, 10), (10, 12.5, 13), (10, 11.8, 9.9)))
+    assert noisy.is_unchanged and noisy.spread[1] == 1.3
