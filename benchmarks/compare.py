@@ -1,8 +1,8 @@
 """`python -m benchmarks.compare COMMIT FIGURE…`: figures of this tree beside those of an earlier commit.
 
 Each round measures the earlier commit, this tree, and the earlier commit again, so that both meet the same
-machine and the earlier commit shows how much it differs from itself. A figure with a peer or a floor is compared
-by its ratio.
+machine and the earlier commit shows how much it differs from itself. A figure with a peer or a floor is
+compared by its ratio.
 """
 
 import json

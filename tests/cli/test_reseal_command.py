@@ -32,6 +32,24 @@ def test_all_sessions_that_were_set_aside_wait_again(database_url: str, tmp_path
     runtime.close()
 
 
+def test_sessions_that_were_set_aside_are_listed_with_code_and_reason(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    with open_desk(runtime) as desk:
+        ids = [desk.record() for _ in range(3)]
+    with runtime.database.transaction(write=True) as db:
+        set_aside(db, ids[0], "content_unreadable", "A picture cannot be read.")
+        set_aside(db, ids[1], "over_budget", "A snapshot is too large.")
+    runtime.close()
+    words = ["sessions", "quarantined", "--data", str(tmp_path)]
+    listed = json.loads(CliRunner().invoke(command_line, [*words, "--json"]).stdout)
+    assert {row["session_id"]: (row["code"], row["message"]) for row in listed} == {
+        ids[0]: ("content_unreadable", "A picture cannot be read."),
+        ids[1]: ("over_budget", "A snapshot is too large."),
+    }
+    shown = CliRunner().invoke(command_line, words)
+    assert shown.exit_code == 0 and ids[0] in shown.stdout and ids[2] not in shown.stdout
+
+
 def test_an_unknown_session_leads_to_the_list_of_those_that_were_set_aside(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
     done = CliRunner().invoke(command_line, ["sessions", "reseal", "ses_x", "--data", str(tmp_path)])

@@ -4,6 +4,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 #: File with one JSON object for each run of a count; without it every call counts from zero.
 RESULTS = os.environ.get("RECORDER_FAULT_RESULTS")  # noqa: TID251
 
@@ -14,6 +16,12 @@ def count_done(name: str) -> int:
         return 0
     runs = [json.loads(line) for line in Path(RESULTS).read_text().splitlines()]
     return sum(run["count"] for run in runs if run["name"] == name)
+
+
+def skip_if_done(name: str, wanted: int) -> None:
+    """Skip the test if earlier calls reached its count."""
+    if count_done(name) >= wanted > 0:
+        pytest.skip(f"earlier calls did all {wanted} of: {name}")
 
 
 def add_result(name: str, count: int, **figures: object) -> None:

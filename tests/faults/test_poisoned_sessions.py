@@ -25,7 +25,7 @@ from recorder.recording.session_stops import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing.set_aside import list_sessions_set_aside
 from recorder.tenant import Tenant
-from tests.faults.results import add_result
+from tests.faults.results import add_result, skip_if_done
 from tests.faults.sealing_runs import SealingRun, sealing_runs, wait_until_sealed
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
@@ -127,6 +127,8 @@ def set_aside_of(runtime: Runtime, session_ids: Sequence[str]) -> dict[str, str]
 
 
 def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path: Path) -> None:
+    name = f"poisoned sessions on {'SQLite' if runtime.database.is_sqlite else 'PostgreSQL'}"
+    skip_if_done(name, SESSIONS // 20)
     rng = random.Random(SEED)
     poisons = list(POISONS)
     poisoned: dict[str, str] = {}
@@ -162,15 +164,18 @@ def test_exactly_the_poisoned_sessions_are_set_aside(runtime: Runtime, tmp_path:
         if row.sealed_at is not None and row.stopped_at is not None:
             lags[session_id] = (row.sealed_at - row.stopped_at).total_seconds()
     longest = max(lags.values(), default=0.0)
-    engine = "SQLite" if runtime.database.is_sqlite else "PostgreSQL"
-    print(f"{engine}: {len(poisoned)} poisoned of {SESSIONS}; the others were sealed within {longest:.1f} s")
-    add_result(f"poisoned sessions on {engine}", len(poisoned), sessions=SESSIONS, longest_s=longest)
+    print(f"{name}: {len(poisoned)} of {SESSIONS}; the others were sealed within {longest:.1f} s")
+    add_result(name, len(poisoned), sessions=SESSIONS, longest_s=longest)
     assert late == []
     assert codes == poisoned, f"RECORDER_FAULT_SEED={SEED}"
     assert_sealed_exactly_once(runtime, healthy)
 
 
 def test_a_store_that_is_away_sets_no_session_aside(runtime: Runtime, tmp_path: Path) -> None:
+    name = (
+        f"seconds without the store of frames on {'SQLite' if runtime.database.is_sqlite else 'PostgreSQL'}"
+    )
+    skip_if_done(name, int(AWAY_S))
     folder, away = Path(runtime.settings.blob_url), tmp_path / "away"
     with sealing_runs(runtime, tmp_path, 2), open_desk(runtime) as desk:
         ids = [desk.record(frames=[png_item(1, picture(n))]) for n in range(10)]
@@ -189,4 +194,4 @@ def test_a_store_that_is_away_sets_no_session_aside(runtime: Runtime, tmp_path: 
         assert wait_until_sealed(runtime, more) == []
     assert_sealed_exactly_once(runtime, [*ids, *more])
     assert set_aside_of(runtime, [*ids, *more]) == {}
-    add_result("seconds without the store of frames", int(AWAY_S))
+    add_result(name, int(AWAY_S))

@@ -20,6 +20,7 @@ import pytest
 from recorder.settings import Settings
 from recorder.supervisor.child_commands import choose_child_port
 from tests.end_to_end.test_daemon import make_client, make_key, record, seconds_until_sealed
+from tests.faults.results import add_result, skip_if_done
 from tests.support.deployment_processes import left_after, processes_of, start_up
 
 #: How often each child is stopped; 0: once, the quick way.
@@ -129,8 +130,11 @@ ROUNDS = [[[child]] * STOPS for child in CHILDREN] if STOPS else [[_OTHERS, [_DA
 def test_children_that_are_stopped_answer_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, groups: list[list[str]]
 ) -> None:
+    name = f"stops of {', '.join(groups[0])}"
+    skip_if_done(name, STOPS)
     with watched(tmp_path, monkeypatch, silence_s=30 if STOPS else _QUICK_SILENCE_S) as (service, key):
         took = [service.stop_and_wait(*group) for group in groups]
         print(f"back after {[{child: round(s) for child, s in times.items()} for times in took]} s")
         assert max(seconds for times in took for seconds in times.values()) <= _PATIENCE_S
         assert_it_works(service, key)
+    add_result(name, len(groups))

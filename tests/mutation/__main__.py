@@ -102,10 +102,12 @@ def run(
         known = _read_results(results)
         for mutant in mutants:
             if known.get(mutant.digest) != "killed" and time.monotonic() < until:
+                began = time.monotonic()
                 outcome = _run_mutant(mutant, tree, known, results)
+                took = time.monotonic() - began
                 known[mutant.digest] = outcome
                 _append(results, mutant.digest, mutant.name, outcome)
-                console.print(f"{outcome:9} {mutant.name}", highlight=False)
+                console.print(f"{outcome:9} {took:4.0f} s  {mutant.name}", highlight=False)
     outcomes = Counter(known.get(mutant.digest, "not run") for mutant in mutants)
     _print_survivors(console, mutants, known)
     killed, ran = outcomes["killed"], sum(outcomes.values()) - outcomes["not run"]

@@ -1,23 +1,27 @@
 """The loop of a drain run: pauses, and a lane that fails beside others. Design §3 (sealing)."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable
+from sqlmodel import col, update
 
 from pipelines.sealing_drain import SealingDrainLoop, choose_sealing_pause
+from recorder import clock
 from recorder.errors import Unavailable
 from recorder.errors.panics import LibraryPanic
+from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing import CleanupCounts, Sealer, open_sealer
 from tests.support.factories import picture
 from tests.support.panics import make_panics
 from tests.support.recorded_sessions import open_desk, png_item, session_row
-from tests.support.sealed_sessions import open_on_either_engine
+from tests.support.sealed_sessions import Recording, open_on_either_engine, seal
 from tests.support.sealing import seal_waiting
 
 QUIET = [f"wsp_01k000000000000000000000{letter}0" for letter in "abcdefgh"]
@@ -71,12 +75,17 @@ def record(runtime: Runtime, workspace_id: str, **members: Any) -> str:
 
 def wait_until_sealed(runtime: Runtime, session_ids: list[str]) -> None:
     """Wait until all sessions are sealed."""
+    wait_until(lambda: {session_row(runtime, session_id).status for session_id in session_ids} == {"sealed"})
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
     never = threading.Event()
     for _ in range(int(PATIENCE_S / 0.02)):
-        if {session_row(runtime, session_id).status for session_id in session_ids} == {"sealed"}:
+        if condition():
             return
         never.wait(0.02)
-    raise AssertionError("not sealed in time")
+    raise AssertionError("not in time")
 
 
 def test_a_search_that_takes_long_is_repeated_less_often_up_to_a_bound() -> None:
@@ -186,8 +195,30 @@ def test_quiet_workspaces_are_sealed_beside_a_lane_whose_store_fails(
         return commit(kind, tenant, *args, **kwargs)
 
     monkeypatch.setattr(runtime.lake, "commit", fail_for_one)
-    record(runtime, QUIET[0])
+    failing = record(runtime, QUIET[0])
     with drain_run(runtime) as pauses:
         for workspace_id in QUIET[1:]:
             wait_until_sealed(runtime, [record(runtime, workspace_id)])
     assert max(pauses.seconds) <= 0.5
+    assert session_row(runtime, failing).status == "stopped"
+
+
+def test_hot_rows_are_swept_while_a_batch_fails(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit, failed = runtime.lake.commit, threading.Semaphore(0)
+
+    def fail_for_one(kind: Any, tenant: Any, *args: Any, **kwargs: Any) -> Any:
+        if tenant.workspace_id == QUIET[0]:
+            failed.release()
+            raise Unavailable("The lake")
+        return commit(kind, tenant, *args, **kwargs)
+
+    monkeypatch.setattr(runtime.lake, "commit", fail_for_one)
+    (good,) = seal(runtime, [Recording(sealed_at=clock.now() - timedelta(hours=2))], workspace_id=QUIET[1])
+    with runtime.database.transaction(write=True) as db:
+        db.exec(update(SessionRow).where(col(SessionRow.id) == good).values(is_hot=True))
+    failing = record(runtime, QUIET[0])
+    with drain_run(runtime):
+        assert failed.acquire(timeout=PATIENCE_S)
+        wait_until(lambda: not session_row(runtime, good).is_hot)
+    row = session_row(runtime, failing)
+    assert row.status == "stopped" and row.is_hot

@@ -4,16 +4,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 from sqlmodel import select
 
 from recorder import clock
-from recorder.models.memory import GraphVersionRow
+from recorder.memory.storage.versions import in_scope, set_memory_graph
+from recorder.models.memory import GraphPauseRow, GraphVersionRow, SessionPathRow
 from recorder.models.operations import SealCounterRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer, compute_longest_wait_s, open_sealer
@@ -34,6 +36,7 @@ from recorder.sealing.portions import PortionLimits
 from recorder.settings import Settings
 from recorder.storage.deployment import SealingSlotsDiffer, compute_sealing_slot
 from recorder.storage.leases import take_lease
+from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
@@ -281,6 +284,49 @@ def test_racing_runs_seal_everything_once_and_number_each_workflow_upwards(runti
         numbers = [row.up_to_seal_seq for row in own_versions]
         assert numbers == sorted(numbers)
         assert [row.version for row in own_versions] == list(range(1, len(own_versions) + 1))
+
+
+def test_pauses_hold_for_the_sessions_that_racing_runs_seal_in_them(runtime: Runtime) -> None:
+    runtime = replace(runtime, settings=replace(runtime.settings, seal_runs=3))
+    scope = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
+    everything = [record(runtime, workflow=workflow) for _ in range(24) for workflow in ("checkout", "ship")]
+    done = Event()
+
+    def run(name: str) -> None:
+        limits = SealingBatchLimits(sessions=2)
+        with open_sealer(runtime, name, batch_limits=limits, times=SealingTimes(lane_seconds=0.05)) as sealer:
+            assert sealer is not None
+            while any(session_row(runtime, session_id).status != "sealed" for session_id in everything):
+                sealer.seal_batch()
+
+    def pause_and_resume() -> None:
+        is_on = False
+        while not done.wait(0.05):
+            with runtime.database.transaction(write=True) as db:
+                set_memory_graph(db, scope, is_on)
+            is_on = not is_on
+
+    with ThreadPoolExecutor(4) as threads:
+        pausing = threads.submit(pause_and_resume)
+        runs = [threads.submit(run, f"run {number}") for number in range(3)]
+        for each in runs:
+            each.result()
+        done.set()
+        pausing.result()
+    rows = [session_row(runtime, session_id) for session_id in everything]
+    with runtime.database.transaction(write=False) as db:
+        pauses = db.exec(select(GraphPauseRow).where(*in_scope(GraphPauseRow, scope))).all()
+        counted = set(db.exec(select(SessionPathRow.session_id)))
+    paused = {
+        row.id
+        for row in rows
+        for pause in pauses
+        if row.workflow == "checkout" and row.seal_seq is not None and pause.from_seq <= row.seal_seq
+        if pause.to_seq is None or row.seal_seq <= pause.to_seq
+    }
+    print(f"{len(pauses)} pauses, {len(paused)} of 24 sessions in them")
+    assert set(everything) - counted == paused
+    assert 0 < len(paused) < 24
 
 
 def test_new_slots_number_above_the_old_ones(runtime: Runtime) -> None:
