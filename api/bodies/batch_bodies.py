@@ -61,7 +61,7 @@ def respond_batch_accepted(answer: bytes) -> Response:
     return Response(answer, 202, headers, "application/json")
 
 
-class _WorkspaceTurns:
+class _BatchTurns:
     """Turns of each workspace at work that takes milliseconds of a thread: few of its requests at a time."""
 
     def __init__(self, at_once: int) -> None:
@@ -85,9 +85,9 @@ class EventBatches:
         self._workers = workers
         self._large_bodies = anyio.CapacityLimiter(2)
         # A small body may name events of a hundred large batches: each workspace has one look-up at a time.
-        self._lookups = _WorkspaceTurns(1)
-        self._large_batches = _WorkspaceTurns(_LARGE_BATCHES_AT_ONCE)
-        self._masked_batches = _WorkspaceTurns(_MASKED_BATCHES_AT_ONCE)
+        self._lookups = _BatchTurns(1)
+        self._large_batches = _BatchTurns(_LARGE_BATCHES_AT_ONCE)
+        self._masked_batches = _BatchTurns(_MASKED_BATCHES_AT_ONCE)
 
     async def read(
         self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None

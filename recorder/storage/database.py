@@ -24,7 +24,7 @@ from recorder.settings import NoDeployment, Settings
 _PRAGMAS = (
     "synchronous=FULL",
     "busy_timeout=30000",
-    "cache_size=-16384",
+    "cache_size=-4096",
     "wal_autocheckpoint=4000",
     "temp_store=MEMORY",
     "secure_delete=ON",
