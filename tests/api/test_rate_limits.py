@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,9 +17,14 @@ from recorder.models.workspace import WorkspaceRow
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.limiter_clock import TIER, Clock, limit_headers, stopped_clock, use, use_by_many_keys
 
-#: The first address of each surface; that of live replays is not there yet.
-FIRST = {endpoint.surface: endpoint for endpoint in reversed(ENDPOINTS)}
-NOT_YET = {"live_replays"}
+#: The first address of each surface.
+FIRST = {endpoint.surface: endpoint for endpoint in reversed(ENDPOINTS)} | {
+    endpoint.live_surface: replace(endpoint, surface=endpoint.live_surface)
+    for endpoint in reversed(ENDPOINTS)
+    if endpoint.live_surface is not None
+}
+#: Body without which a request does not draw on a surface.
+BODIES = {"live_replays": {"session_id": "ses_00000000000000000000000000", "sandbox": "live"}}
 
 
 @pytest.fixture(autouse=True)
@@ -31,16 +37,17 @@ def clock(service: Service) -> Iterator[Clock]:
 @pytest.fixture
 def caller(service: Service) -> Caller:
     """A key of a new workspace with the limits of the specification."""
-    return service.make_caller(tier="default")
+    return service.make_caller(scope="admin replay:live", tier="default")
 
 
 def call(caller: Caller, endpoint: Endpoint) -> Any:
     """A request to an endpoint; its ids lead nowhere."""
-    return caller.request(endpoint.method, re.sub(r"\{\w+(:path)?\}", "unknown", endpoint.path))
+    path = re.sub(r"\{\w+(:path)?\}", "unknown", endpoint.path)
+    return caller.request(endpoint.method, path, json=BODIES.get(endpoint.surface))
 
 
-def test_every_surface_has_an_address_but_those_to_come() -> None:
-    assert set(SURFACES) - set(FIRST) == NOT_YET
+def test_every_surface_has_an_address() -> None:
+    assert set(FIRST) == set(SURFACES)
 
 
 @pytest.mark.parametrize("surface", FIRST)
