@@ -6,11 +6,13 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import orjson
 import pytest
 from sqlmodel import col, select
 
 from recorder import clock
 from recorder.governance.retention import preview_retention, run_retention
+from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
@@ -21,7 +23,9 @@ from tests.support.factories import Caller
 from tests.support.object_stores import BUCKET, EmulatedS3, running_store
 from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
 from tests.support.recorded_sessions import session_row
-from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
+from tests.support.replay_requests import post_replay
+from tests.support.sealed_sessions import WORKSPACE, Recording, add_workspace, make_runtime, seal
+from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
 DAYS = 10
 
@@ -103,6 +107,33 @@ def export_samples(caller: Caller, canary: Canary) -> dict[str, bytes]:
                     assert content is not None
                     members[member.name] = content.read()
     return members
+
+
+def test_a_dry_replay_of_archived_snapshots_gives_the_same_bytes(caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, session_id, other = caller.service.runtime, sealed_run(caller), sealed_run(caller, first=OTHER)
+    results = [replay_dry(caller, session_id), replay_dry(caller, session_id, other)]
+    assert b'"completed"' in results[0] and b'"diverged"' in results[1]
+    at = clock.now() + timedelta(days=DAYS + 1)
+    assert run_at(caller, at)["archived_sessions"] == 2
+    assert not runtime.blobs.list_objects(f"frames/{caller.key.workspace_id}/")
+    assert [replay_dry(caller, session_id), replay_dry(caller, session_id, other)] == results
+
+
+def replay_dry(caller: Caller, session_id: str, other: str | None = None) -> bytes:
+    """Return the result of a dry replay, computed and not copied from an earlier one."""
+    members = {} if other is None else {"against": {"session_id": other}}
+    replay_id = post_replay(caller, session_id, **members)["id"]
+    replay_all(caller)
+    with caller.service.runtime.database.transaction(write=True) as db:
+        row = db.get_one(ReplayRow, replay_id)
+        assert row.result_key is not None  # a copied result has none
+        row.result_key = None
+        db.add(row)
+    shown = caller.get(f"/v1/replays/{replay_id}").json()
+    steps = caller.get(f"/v1/replays/{replay_id}/steps").json()["data"]
+    result = [shown[name] for name in ("status", "summary", "divergence", "progress", "error")]
+    return orjson.dumps([*result, steps])
 
 
 def test_a_purge_reaches_archived_frames(caller: Caller) -> None:
@@ -226,12 +257,6 @@ def test_frames_in_a_bucket_move_to_another_prefix_or_class(
         infos = runtime.blobs._fs.find(runtime.blobs._root, detail=True, refresh=True)
         assert {info["StorageClass"] for info in infos.values() if info["type"] == "file"} >= {storage_class}
     runtime.close()
-
-
-def add_workspace(runtime: Runtime) -> None:
-    """Add the workspace of sealed sessions, with the default settings."""
-    with runtime.database.transaction(write=True) as db:
-        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", created_at=START))
 
 
 def with_cold_store(runtime: Runtime, cold_url: str) -> Runtime:

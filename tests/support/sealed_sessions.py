@@ -99,6 +99,12 @@ class Recording:
     session_id: str = field(default_factory=lambda: new_id("ses"))
 
 
+def add_workspace(runtime: Runtime) -> None:
+    """Add the workspace of sealed sessions, with the default settings."""
+    with runtime.database.transaction(write=True) as db:
+        db.add(WorkspaceRow(id=WORKSPACE, name="acme", region="us", created_at=START))
+
+
 def seal(
     runtime: Runtime, recordings: list[Recording], *, workspace_id: str = WORKSPACE, mode: str = "live"
 ) -> list[str]:

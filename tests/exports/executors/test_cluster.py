@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import timedelta
 from pathlib import Path
 
 import dask
@@ -10,6 +11,7 @@ import distributed  # noqa: F401  # sets defaults; what `dask.config.set` puts b
 import pytest
 from deltalake import DeltaTable
 
+from recorder import clock
 from recorder.errors import Unavailable
 from recorder.exports.executor import cluster as module
 from recorder.exports.executor.cluster import DaskCluster, write_dask_task
@@ -17,6 +19,7 @@ from recorder.exports.planning.plan import list_library_versions
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import ShardTask
+from recorder.governance.retention import run_retention
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from tests.support.certificates import write_authority
@@ -30,7 +33,7 @@ from tests.support.executors import (
     written_by,
 )
 from tests.support.export_runs import ask, folder_of, hashes_of
-from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
+from tests.support.sealed_sessions import WORKSPACE, Recording, add_workspace, make_runtime, seal
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +46,19 @@ def test_the_cluster_writes_the_bytes_of_one_process(
     written: InAllFormats, cluster: Cluster, tmp_path: Path
 ) -> None:
     assert write(DaskCluster(cluster.address), written.tasks, tmp_path) == written.hashes
+
+
+def test_the_cluster_writes_the_same_bytes_from_archived_frames(cluster: Cluster, tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    add_workspace(runtime)
+    seal(runtime, [Recording(frames=[0, 600]) for _ in range(6)])
+    body = {"format": "webdataset", "frame_sampling": {"mode": "all"}}
+    hot = hashes_of(written_by(DaskCluster(cluster.address), runtime, **body))
+    report = run_retention(runtime, "tests", at=clock.now() + timedelta(days=100))
+    assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 6
+    assert len(hot) > 1 and not runtime.blobs.list_objects("frames/")
+    assert hashes_of(written_by(DaskCluster(cluster.address), runtime, **body)) == hot
+    runtime.close()
 
 
 def test_an_error_in_a_worker_is_the_error_of_the_export(cluster: Cluster, tmp_path: Path) -> None:
