@@ -1,4 +1,4 @@
-"""Name server of a network without a way out: it answers what the test says, and notes what is asked."""
+"""Name server of a network without a way out: it answers what the test says, and notes what is questions."""
 
 import socket
 import struct
@@ -19,7 +19,7 @@ class StubResolver:
 
     addresses: dict[str, list[str]]
     #: Names in the order of the questions; each is asked for once with every type of record.
-    asked: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -40,19 +40,19 @@ def stub_resolver(addresses: Mapping[str, list[str]]) -> Iterator[StubResolver]:
 
 
 def _answer(resolver: StubResolver, question: bytes) -> bytes:
-    labels, place = [], 12
-    while size := question[place]:
-        labels.append(question[place + 1 : place + 1 + size].decode("latin-1"))
-        place += 1 + size
-    end = place + 5
-    (kind,) = struct.unpack_from(">H", question, place + 1)
+    labels, position = [], 12
+    while size := question[position]:
+        labels.append(question[position + 1 : position + 1 + size].decode("latin-1"))
+        position += 1 + size
+    end = position + 5
+    (kind,) = struct.unpack_from(">H", question, position + 1)
     name = ".".join(labels).lower()
-    resolver.asked.append(name)
+    resolver.questions.append(name)
     known = resolver.addresses.get(name)
-    found = [address for text in known or () if _TYPES[(address := ip_address(text)).version] == kind]
+    answers = [address for text in known or () if _TYPES[(address := ip_address(text)).version] == kind]
     records = [
         b"\xc0\x0c" + struct.pack(">HHIH", kind, 1, 0, len(address.packed)) + address.packed
-        for address in found
+        for address in answers
     ]
     status = 0 if known is not None else _NO_NAME
     head = question[:2] + struct.pack(">HHHHH", 0x8180 | status, 1, len(records), 0, 0)

@@ -77,8 +77,8 @@ def sandbox(
     folder = tmp_path_factory.mktemp("data")
     hosts = ReachableHosts([site.host]) if request.param == "host list" else EveryHost()
     outbound = (site.host,) if request.param == "address guard" else EVERY_ADDRESS
-    own = {"RECORDER_PUBLIC_URL": f"http://localhost:{reached.port}"} if request.param == "own port" else {}
-    with running_sandbox(make_settings(folder, outbound, own), hosts) as started:
+    named = {"RECORDER_PUBLIC_URL": f"http://localhost:{reached.port}"} if request.param == "own port" else {}
+    with running_sandbox(make_settings(folder, outbound, named), hosts) as started:
         yield started
 
 

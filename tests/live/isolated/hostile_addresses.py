@@ -30,10 +30,10 @@ def test_no_spelling_and_no_name_of_a_forbidden_address_is_reached(
 
 
 def test_the_browser_asks_no_name_server(sandbox: Sandbox, site: Site, resolver: StubResolver) -> None:
-    resolver.asked.clear()
+    resolver.questions.clear()
     for page in LOOK_UPS:
         visit(sandbox.browser, f"{site.url}/{page}")
-    assert resolver.asked == []
+    assert resolver.questions == []
 
 
 @pytest.mark.parametrize("later", [[FORBIDDEN], [PUBLIC, FORBIDDEN]])

@@ -48,8 +48,8 @@ def test_without_the_sandbox_the_page_asks_a_name_server(
     open_browser: Page, site: Site, resolver: StubResolver, name: str
 ) -> None:
     open_browser.visit(f"{site.url}/{name}")
-    wait_for(lambda: "leak.example" in resolver.asked, seconds=30)
-    resolver.asked.clear()
+    wait_for(lambda: "leak.example" in resolver.questions, seconds=30)
+    resolver.questions.clear()
 
 
 def test_without_the_sandbox_a_name_that_turns_is_followed(
