@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def is_unchanged(self) -> bool:
-        """True if the median change lies within 5 %, or within the spread of the earlier commit."""
+        """True if the median change is at most 5 %, or within the spread of the earlier commit."""
         change = statistics.median(self.changes)
         within = max(abs(ratio - 1) for ratio in self.spread)
         return abs(change - 1) <= max(_ALLOWED, within)
