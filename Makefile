@@ -63,6 +63,7 @@ faults: $(INSTALLED) ## kill processes, cut the power; KILLS=300 EVENTS=1000000 
 		RECORDER_FAULT_CLOCKS=$(or $(CLOCKS),500) RECORDER_FAULT_SUBJECTS=$(or $(SUBJECTS),16) \
 		RECORDER_FAULT_SESSIONS=$(or $(SESSIONS),2000) RECORDER_FAULT_AWAY_S=$(or $(AWAY),600) \
 		RECORDER_FAULT_CONTENTS=$(or $(CONTENTS),10000) RECORDER_FAULT_LAG_S=5 RECORDER_FAULT_VARIANTS=20 RECORDER_FAULT_LIVE_KILLS=20 \
+		RECORDER_FAULT_RECOVERIES=$(or $(RECOVERIES),60) \
 		$(BIN)/python -m pytest tests/faults tests/live tests/sealing/test_sealing_faults.py --timeout 0 --capture no $(ARGS)
 
 fuzz: $(INSTALLED) ## send random requests; CASES=100000 EXAMPLES=2000
