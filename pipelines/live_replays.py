@@ -1,13 +1,14 @@
 """Live replays in Dagster: one run each, while no replay worker runs. Decision 0045.
 
 A replay is claimed once, by the run or by a worker. The sensor asks for runs, and ends replays whose process
-is gone.
+is gone. Guided replays wait for people: one of them runs at a time, so that the others have places.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import dagster as dg
+from sqlmodel import Session as DbSession
 
 from pipelines.dagster_runs import (
     QUEUE_TAG,
@@ -21,6 +22,8 @@ from pipelines.resources import RecorderResource
 from recorder.live.claimed_replay import (
     claim_live_replay,
     end_lost_live_replays,
+    is_guided_replay,
+    is_guided_replay_running,
     list_leased_live_replays,
     list_waiting_live_replays,
     run_claimed_replay,
@@ -33,6 +36,8 @@ from recorder.runtime import Runtime
 
 REPLAY_TAG = "recorder/replay"
 WORKSPACE_TAG = "recorder/workspace"
+#: Tag of runs whose replays may wait for decisions.
+GUIDED_TAG = "recorder/guided"
 _LOOKED_AT = 1_000
 #: Earlier runs by which workspaces take turns.
 _LAST_RUNS = 100
@@ -53,12 +58,14 @@ class LiveReplayConfig(dg.Config):
 def live_replays(
     context: dg.AssetExecutionContext, config: LiveReplayConfig, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
-    """Do a live replay in a browser of its own, unless another process claimed it."""
+    """Do a live replay in a browser of its own, unless another process claimed it or a guided one runs."""
     runtime = recorder.runtime
     with runtime.database.transaction(write=True) as db:
-        claimed = claim_live_replay(db, context.run.run_id, [config.replay_id])
+        claimed = claim_live_replay(db, context.run.run_id, [config.replay_id], has_one_guided=True)
     if claimed is None:
-        context.log.info(f"Replay {config.replay_id} does not wait any more; nothing to do.")
+        context.log.info(
+            f"Replay {config.replay_id} does not wait any more, or waits for a guided one; nothing to do."
+        )
         return dg.MaterializeResult(metadata={"dagster/row_count": 0})
     with LiveReplayPlanner() as planner:
         run_claimed_replay(runtime, *claimed, planner)
@@ -86,7 +93,10 @@ replay_live = dg.define_asset_job(
 
 @dg.sensor(job=replay_live, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def queued_live_replays(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Start a run for each live replay that waits while no replay worker runs, within the places."""
+    """Start a run for each live replay that waits while no replay worker runs, within the places.
+
+    Of guided replays one runs at a time.
+    """
     return request_live_replay_runs(lambda: dagster_instance_of(context), RecorderResource())
 
 
@@ -99,7 +109,8 @@ def request_live_replay_runs(
     with runtime.database.transaction(write=False) as db:
         if has_replay_worker(db):
             return dg.SkipReason("A replay worker runs.")
-        waiting = list_waiting_live_replays(db, each=runtime.settings.live.places, limit=_LOOKED_AT)
+        is_guided_running = is_guided_replay_running(db)
+        waiting = _list_waiting_replays(db, runtime.settings.live.places, has_guided=not is_guided_running)
     if not waiting:
         return dg.SkipReason("No live replay waits.")
     instance = open_instance()
@@ -108,12 +119,16 @@ def request_live_replay_runs(
     requested = {tag.get(REPLAY_TAG) for tag in tags}
     per_workspace = Counter(tag.get(WORKSPACE_TAG) for tag in tags)
     places = runtime.settings.live.places
+    has_guided = is_guided_running or any(GUIDED_TAG in tag for tag in tags)
     requests: list[dg.RunRequest] = []
     pauses: dict[str, float] = {}
     for row in _order_live_replays_by_turn(instance, waiting):
         if len(records) + len(requests) >= places:
             break
         if row.id in requested or per_workspace[row.workspace_id] >= compute_workspace_share(places):
+            continue
+        is_guided = is_guided_replay(row)
+        if is_guided and has_guided:
             continue
         if row.workspace_id not in pauses:
             # Runs of one workspace that fail hold up no other one.
@@ -124,16 +139,32 @@ def request_live_replay_runs(
         if pauses[row.workspace_id]:
             continue
         per_workspace[row.workspace_id] += 1
+        has_guided = has_guided or is_guided
         requests.append(
             dg.RunRequest(
                 run_config={"ops": {"live_replays": {"config": {"replay_id": row.id}}}},
-                tags={REPLAY_TAG: row.id, WORKSPACE_TAG: row.workspace_id},
+                tags={
+                    REPLAY_TAG: row.id,
+                    WORKSPACE_TAG: row.workspace_id,
+                    **({GUIDED_TAG: "true"} if is_guided else {}),
+                },
             )
         )
     if not requests and any(pauses.values()):
         least = min(pause for pause in pauses.values() if pause)
         return dg.SkipReason(f"The last runs failed; the next one starts in {least:.0f} s.")
     return dg.SensorResult(run_requests=requests)
+
+
+def _list_waiting_replays(db: DbSession, places: int, *, has_guided: bool) -> list[ReplayRow]:
+    """Return replays that wait, of each workspace some; those that may wait for decisions listed apart.
+
+    So no replay is left out because guided ones that must wait are older.
+    """
+    waiting = list_waiting_live_replays(db, each=places, limit=_LOOKED_AT, is_guided=False)
+    if has_guided:
+        waiting += list_waiting_live_replays(db, each=1, limit=_LOOKED_AT, is_guided=True)
+    return sorted(waiting, key=lambda row: row.id)
 
 
 def _list_runs_at_work(instance: dg.DagsterInstance, runtime: Runtime) -> list[dg.RunRecord]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import exists, literal, text
+from sqlalchemy import ColumnElement, exists, literal, or_, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -72,6 +72,8 @@ _MOST_CANDIDATES = 10
 #: Replays that are ended in one transaction because their worker is gone.
 MOST_LOST = 100
 _RENEW_S = 5.0
+#: Lease by whose row claims of guided replays wait for each other.
+_GUIDED_CLAIMS = "guided_replays"
 _NO_FILE = (
     "An input of an upload holds no file: send a text, or a URL such as "
     "data:application/pdf;base64,JVBERi0=; of several files a JSON array of as many as "
@@ -115,7 +117,7 @@ def list_next_live_replays(
 
 
 def claim_live_replay(
-    db: DbSession, owner: str, replay_ids: Sequence[str]
+    db: DbSession, owner: str, replay_ids: Sequence[str], *, has_one_guided: bool = False
 ) -> tuple[ReplayRow, HeldLease] | None:
     """Claim the first of some live replays that still waits, in a write transaction; None if none does.
 
@@ -123,12 +125,15 @@ def claim_live_replay(
         db: a write transaction.
         owner: who claims it.
         replay_ids: the replays, in the order in which they are tried.
+        has_one_guided: leave guided replays waiting while another one runs.
     """
     for replay_id in replay_ids:
         locked = select(ReplayRow).where(ReplayRow.id == replay_id, *_build_replay_claim_conditions())
         row = db.exec(locked.with_for_update(of=ReplayRow, skip_locked=True)).first()
         if row is None:
             continue  # another worker was faster
+        if has_one_guided and is_guided_replay(row) and not _can_begin_guided_replay(db, owner):
+            continue
         held = hold_lease(db, LEASE_PREFIX + row.id, owner, ttl_ms=LEASE_MS)
         if held is None:
             continue
@@ -139,15 +144,43 @@ def claim_live_replay(
     return None
 
 
-def list_waiting_live_replays(db: DbSession, *, each: int, limit: int) -> list[ReplayRow]:
+def is_guided_replay(row: ReplayRow) -> bool:
+    """Return whether a live replay may wait for decisions: it is guided, or asks at divergences."""
+    return row.kind == "guided" or row.spec["policy"]["on_divergence"] == "ask"
+
+
+def is_guided_replay_running(db: DbSession) -> bool:
+    """Return whether a worker runs a live replay that may wait for decisions."""
+    running = select(ReplayRow.id).where(text(LIVE_RUNNING), _build_guided_condition())
+    return db.exec(running.limit(1)).first() is not None
+
+
+def _build_guided_condition() -> ColumnElement[bool]:
+    """Return the condition of the replays of `is_guided_replay`."""
+    on_divergence = col(ReplayRow.spec)["policy"]["on_divergence"].as_string()
+    return or_(col(ReplayRow.kind) == "guided", on_divergence == "ask")
+
+
+def _can_begin_guided_replay(db: DbSession, owner: str) -> bool:
+    """Return whether no guided replay runs; until this transaction ends, no other one is claimed so."""
+    take_lease(db, _GUIDED_CLAIMS, owner, now_ms=clock.now_ms(), ttl_ms=0)
+    return not is_guided_replay_running(db)
+
+
+def list_waiting_live_replays(
+    db: DbSession, *, each: int, limit: int, is_guided: bool | None = None
+) -> list[ReplayRow]:
     """Return the oldest live replays that wait, of each workspace and mode some; suspended ones are left out.
 
     Args:
         db: a transaction; it need not be a write transaction.
         each: most replays of a workspace and mode.
         limit: most replays; many workspaces have equal shares of them.
+        is_guided: whether those that may wait for decisions, or the others; None takes both.
     """
     conditions = make_undeleted_session_conditions(ReplayRow)
+    if is_guided is not None:
+        conditions.append(_build_guided_condition() if is_guided else ~_build_guided_condition())
     return list_waiting_rows_by_tenant(db, LIVE_REPLAYS_TO_RUN, conditions, limit=limit, most_each=each)
 
 

@@ -5,19 +5,27 @@ from datetime import timedelta
 import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
+from sqlmodel import select
 
-from pipelines.live_replays import REPLAY_TAG, WORKSPACE_TAG, live_replays, request_live_replay_runs
+from pipelines.live_replays import (
+    GUIDED_TAG,
+    REPLAY_TAG,
+    WORKSPACE_TAG,
+    live_replays,
+    request_live_replay_runs,
+)
 from recorder import clock
 from recorder.access.keys import create_workspace
 from recorder.ids import new_timed_id
 from recorder.live.claimed_replay import claim_live_replay
 from recorder.live.worker import ReplayWorker, has_replay_worker
-from recorder.models.replay import ReplayPolicyBody, ReplayRow
+from recorder.models.replay import ReplayMode, ReplayPolicyBody, ReplayRow
+from recorder.replay_service.requests.replays import end_replay_as_failed
 from tests.support.dagster_deployment import Deployment
 from tests.support.sealed_sessions import Recording, seal
 
 
-def queue(deployment: Deployment, workspace_id: str, session_id: str) -> str:
+def queue(deployment: Deployment, workspace_id: str, session_id: str, kind: ReplayMode = "full") -> str:
     """Queue a live replay; return its id."""
     replay_id, now = new_timed_id("rpl")
     row = ReplayRow(
@@ -27,7 +35,7 @@ def queue(deployment: Deployment, workspace_id: str, session_id: str) -> str:
         workflow="checkout",
         session_id=session_id,
         sandbox="live",
-        kind="full",
+        kind=kind,
         status="queued",
         spec={
             "anchor": None,
@@ -126,18 +134,80 @@ def test_the_sensor_leaves_replays_to_a_worker(deployment: Deployment, replays: 
     assert asked_for(deployment) == [replays[0], replays[2]]
 
 
-def test_a_run_does_its_replay_unless_it_was_claimed(deployment: Deployment, replays: list[str]) -> None:
-    def run(replay_id: str) -> dg.ExecuteInProcessResult:
-        config = {"ops": {"live_replays": {"config": {"replay_id": replay_id}}}}
-        resources = {"recorder": deployment.recorder}
-        return dg.materialize(
-            [live_replays], run_config=config, instance=deployment.instance, resources=resources
-        )
+@pytest.fixture
+def guided(deployment: Deployment, replays: list[str]) -> list[str]:
+    """A guided replay of each workspace, asked for before another full one of both."""
+    with deployment.runtime.database.transaction(write=True) as db:
+        rows = [db.get_one(ReplayRow, replay_id) for replay_id in (replays[0], replays[2])]
+        for row in db.exec(select(ReplayRow)):
+            row.finished_at, row.status = clock.now(), "failed"
+            db.add(row)
+    return [
+        queue(deployment, row.workspace_id, row.session_id, kind)
+        for kind in ("guided", "full")
+        for row in rows
+    ]
 
+
+def test_the_sensor_asks_for_one_guided_replay_at_a_time_beside_others(
+    deployment: Deployment, guided: list[str]
+) -> None:
+    mine, theirs, _, their_full = guided
+    result = request_live_replay_runs(lambda: deployment.instance, deployment.recorder)
+    assert isinstance(result, dg.SensorResult) and result.run_requests is not None
+    # The workspace of the guided one has its half of the two places.
+    assert [request.tags[REPLAY_TAG] for request in result.run_requests] == [mine, their_full]
+    assert [GUIDED_TAG in request.tags for request in result.run_requests] == [True, False]
+    # Dagster has begun the run, which has not claimed its replay.
+    tags = dict(result.run_requests[0].tags)
+    run = dg.DagsterRun("replay_live", make_new_run_id(), status=dg.DagsterRunStatus.STARTED, tags=tags)
+    deployment.instance.add_run(run)
+    assert asked_for(deployment) == [their_full]
+    with deployment.runtime.database.transaction(write=True) as db:
+        assert claim_live_replay(db, run.run_id, [mine], has_one_guided=True) is not None
+    assert asked_for(deployment) == [their_full]
+    deployment.instance.report_run_failed(run)
+    with deployment.runtime.database.transaction(write=True) as db:
+        end_replay_as_failed(db, db.get_one(ReplayRow, mine), "internal", "The test ended it.")
+    assert asked_for(deployment) == [theirs]
+
+
+def test_a_run_leaves_its_guided_replay_waiting_while_another_one_runs(
+    deployment: Deployment, guided: list[str]
+) -> None:
+    mine, theirs, _, their_full = guided
+    with deployment.runtime.database.transaction(write=True) as db:
+        assert claim_live_replay(db, "run", [mine], has_one_guided=True) is not None
+    for replay_id in (theirs, their_full):
+        assert run_replay(deployment, replay_id).success
+    assert [read_status(deployment, replay_id) for replay_id in guided[:2]] == ["running", "queued"]
+    assert read_status(deployment, their_full) in ("failed", "diverged")
+    with deployment.runtime.database.transaction(write=True) as db:
+        end_replay_as_failed(db, db.get_one(ReplayRow, mine), "internal", "The test ended it.")
+        assert claim_live_replay(db, "run", [theirs], has_one_guided=True) is not None
+
+
+def read_status(deployment: Deployment, replay_id: str) -> str:
+    """Status of a replay."""
+    with deployment.runtime.database.transaction(write=False) as db:
+        return db.get_one(ReplayRow, replay_id).status
+
+
+def run_replay(deployment: Deployment, replay_id: str) -> dg.ExecuteInProcessResult:
+    """Do what Dagster's run for a replay does."""
+    return dg.materialize(
+        [live_replays],
+        run_config={"ops": {"live_replays": {"config": {"replay_id": replay_id}}}},
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
+    )
+
+
+def test_a_run_does_its_replay_unless_it_was_claimed(deployment: Deployment, replays: list[str]) -> None:
     with deployment.runtime.database.transaction(write=True) as db:
         assert claim_live_replay(db, "worker", [replays[1]]) is not None
-    assert run(replays[1]).success
-    assert run(replays[0]).success
+    assert run_replay(deployment, replays[1]).success
+    assert run_replay(deployment, replays[0]).success
     with deployment.runtime.database.transaction(write=False) as db:
         claimed, done = db.get_one(ReplayRow, replays[1]), db.get_one(ReplayRow, replays[0])
     assert (claimed.status, claimed.finished_at) == ("running", None)
