@@ -10,8 +10,10 @@ import signal
 import time
 from pathlib import Path
 
+import httpx
 from sqlmodel import col, func, select
 
+from examples.webapp.server import run_webapp
 from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.replay_service import replay_drain_run
 from tests.faults.replay_losses import AFTER_LEASE_S, assert_no_inputs, list_descendants, wait_until_gone
@@ -71,11 +73,12 @@ def test_replays_of_a_killed_drain_run_are_ended_by_the_next_one(tmp_path: Path)
     replay_ids: list[str] = []
     kills, longest_s = 0, 0.0
     with (
+        run_webapp("base") as app,
         running_app(tmp_path) as service,
         lives_of(tmp_path, "", launcher="replays_launcher", lease_ms=LEASE_MS) as lives,
     ):
         caller = service.make_caller()
-        session_id = sealed_run(caller)
+        session_id = sealed_run(caller, url=f"{app.url}/invoices/1042")
         while kills < KILLS:
             replay_ids += queue_replays(caller, session_id, len(replay_ids))
             wanted = chance.randrange(1, REPLAYS // 2)
@@ -98,5 +101,6 @@ def test_replays_of_a_killed_drain_run_are_ended_by_the_next_one(tmp_path: Path)
             assert (shown["status"], shown["error"]) == ("completed", None), shown
             assert events_of(caller, replay_id) == ["replay.queued", "replay.running", "replay.completed"]
             assert steps[replay_id] == [(1, "matched"), (2, "matched")]
+        assert httpx.get(f"{app.url}/calls", trust_env=False).json() == {"calls": []}
         assert_no_inputs(service.runtime, replay_ids, SECRET)
     add_result("drain run kills", kills, seed=SEED, replays=len(replay_ids), longest_s=round(longest_s, 1))

@@ -20,9 +20,9 @@ def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
     return event(t_ms, "click", target=target, **members)
 
 
-def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
+def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve", **members: Any) -> str:
     """A sealed session of two clicks on pages with snapshots, and a tag between them."""
-    session_id = stopped_run(caller, first=first, workflow=workflow)
+    session_id = stopped_run(caller, first=first, workflow=workflow, **members)
     seal_all(caller.service.runtime)
     return session_id
 
@@ -45,10 +45,11 @@ def long_run(caller: Caller) -> str:
     return session_id
 
 
-def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve") -> str:
-    """The same before it is sealed."""
+def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve", **members: Any) -> str:
+    """The same before it is sealed; both clicks have the members."""
     session_id = caller.make_session(workflow=workflow)
-    assert caller.add_events(session_id, click(100, "Open"), click(300, "Approve")).status_code == 202
+    clicks = (click(t_ms, name, **members) for t_ms, name in ((100, "Open"), (300, "Approve")))
+    assert caller.add_events(session_id, *clicks).status_code == 202
     frames = (
         frame(50, dom=snapshot(first)),
         frame(200, 1, dom=snapshot(first)),
