@@ -13,6 +13,7 @@ import logging
 import os
 import textwrap
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
 import dagster as dg
@@ -72,14 +73,13 @@ def _describe_datasets_workspaces() -> str:
     if not os.environ.keys() & {"RECORDER_DATA_DIR", "RECORDER_DATABASE_URL"}:  # noqa: TID251
         return "No workspace could be read when the code was loaded."
     try:
-        runtime = Runtime.open(Settings.from_env(), create=False)
+        with (
+            closing(Runtime.open(Settings.from_env(), create=False)) as runtime,
+            runtime.database.transaction(write=False) as db,
+        ):
+            names = [escape_markdown_text(workspace.name) for workspace in list_workspaces(db)]
     except RecorderError:  # the asset must load without its database
         return "No workspace could be read when the code was loaded."
-    try:
-        with runtime.database.transaction(write=False) as db:
-            names = [escape_markdown_text(workspace.name) for workspace in list_workspaces(db)]
-    finally:
-        runtime.close()
     if not names:
         return "`recorder workspaces list` shows the workspaces."
     shown = ", ".join(names[:_WORKSPACES_SHOWN])

@@ -37,7 +37,7 @@ _SECURITY_HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
 )
-_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
+_DEFAULT_HEADERS = ((b"x-content-type-options", b"nosniff"), (b"referrer-policy", b"same-origin"))
 
 
 class DagsterGate:
@@ -234,7 +234,7 @@ def _with_security_headers(send: Send) -> Send:
             sent = list(message.get("headers", ()))
             names = {name.lower() for name, _ in sent}
             sent += _SECURITY_HEADERS
-            sent += [header for header in _ALWAYS if header[0] not in names]
+            sent += [header for header in _DEFAULT_HEADERS if header[0] not in names]
             message["headers"] = sent
         await send(message)
 

@@ -168,7 +168,8 @@ def list_warnings(state: ServiceState, now: datetime | None = None) -> list[Serv
 
 
 def _warn_of_dagster(statuses: list[DagsterStatus], now: datetime) -> list[ServiceWarning]:
-    if not statuses:
+    report_times = [status.seen_at for status in statuses if status.kind != "daemon"]
+    if not report_times:
         return [
             ServiceWarning(
                 "dagster_silent",
@@ -176,14 +177,13 @@ def _warn_of_dagster(statuses: list[DagsterStatus], now: datetime) -> list[Servi
                 "`queued`. Start Dagster with the same database, or leave out `--no-dagster`.",
             )
         ]
-    report_times = [status.seen_at for status in statuses if status.kind != "daemon"]
-    silence = now - max(report_times, default=datetime.min.replace(tzinfo=now.tzinfo))
+    silence = now - max(report_times)
     if silence >= _DAGSTER_SILENT:
         return [
             ServiceWarning(
                 "dagster_silent",
                 f"Dagster has not reported for {format_seconds(silence.total_seconds())}: no sensor runs, "
-                "and nothing is sealed or exported for long. Check that its daemon and code server run, and "
+                "and sealing and exports stop within minutes. Check that its daemon and code server run, and "
                 "that not all sensors are switched off.",
             )
         ]

@@ -2,7 +2,7 @@
 
 The address is the peer's, so all clients of a proxy share one; trusted proxies have no limit of their own.
 If all addresses together have as many as the process may, a newcomer takes the place of the connection that
-has waited longest for a request: a flood from many addresses keeps no client out.
+has waited longest for a request, so that a flood of idle connections keeps no client out.
 """
 
 import logging
@@ -102,7 +102,7 @@ class OpenConnections:
 
         Raises:
             TooManyConnections: if the address has as many as it may; the connection is not counted.
-            NoFreeConnection: if the process has as many as it may and none waits; neither is it counted.
+            NoFreeConnection: if the process has as many as it may, and none that waits can be closed.
         """
         has_most = self._counts.get(find_client_network(address), 0) >= self.per_address
         if has_most and not self._is_trusted(address):
@@ -140,7 +140,7 @@ class OpenConnections:
         """Close the connection that has waited longest.
 
         Raises:
-            NoFreeConnection: if none waits.
+            NoFreeConnection: if none of those that have waited longest can be closed.
         """
         self._log_full()
         for _ in range(min(_TRIED, len(self._waiting))):

@@ -21,8 +21,8 @@ _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 #: Close code of a WebSocket that fails by an error of the service.
 _SERVER_ERROR: Final = 1011
 #: Statuses of a request that is invalid by itself, whatever is stored.
-_INVALID: Final = frozenset({400, 413, 415, 422})
-_HTTP_ANSWERS: Final = "websocket.http.response"
+_INVALID_STATUSES: Final = frozenset({400, 413, 415, 422})
+_HTTP_ANSWER_EXTENSION: Final = "websocket.http.response"
 
 
 class GateSend:
@@ -35,7 +35,7 @@ class GateSend:
         "_scope",
         "_send",
         "_state",
-        "has_ended",
+        "has_closed",
         "has_started",
     )
 
@@ -49,7 +49,7 @@ class GateSend:
         self._rate_limiter = rate_limiter
         self._headers = headers
         self.has_started = False
-        self.has_ended = False
+        self.has_closed = False
 
     def send(self, message: Message) -> Awaitable[None]:
         """Send the next message."""
@@ -63,10 +63,10 @@ class GateSend:
             if rate_decision is None:
                 return self._start_without_rate_decision(message)
             message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
-            if message.get("status") in _INVALID:
+            if message.get("status") in _INVALID_STATUSES:
                 return self._start_refusal(message)
         elif kind == "websocket.close":
-            self.has_ended = True
+            self.has_closed = True
         return self._send(message)
 
     async def _start_refusal(self, message: Message) -> None:
@@ -78,7 +78,7 @@ class GateSend:
         """Start an answer to a request that no limit was applied to, with the limit of its address."""
         rate_decision = await self._rate_limiter.peek_address(read_client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
-        if message.get("status") in _INVALID:
+        if message.get("status") in _INVALID_STATUSES:
             await self._start_refusal(message)
         else:
             await self._send(message)
@@ -110,7 +110,7 @@ async def send_refusal(response: Response, scope: Scope, receive: Receive, gate_
     Nothing is sent once the status line of an HTTP answer was: the connection then ends early.
     """
     is_socket = scope["type"] == "websocket"
-    if is_socket and gate_send.has_started and not gate_send.has_ended:
+    if is_socket and gate_send.has_started and not gate_send.has_closed:
         status = response.status_code
         code = _SERVER_ERROR if status >= 500 else choose_close_code(status)
         await gate_send.send({"type": "websocket.close", "code": code})
@@ -142,7 +142,7 @@ async def send_handshake_refusal(response: Response, scope: Scope, receive: Rece
 
     A server without this extension (uvicorn has it) accepts the WebSocket and closes it with the status.
     """
-    if _HTTP_ANSWERS in scope.get("extensions", {}):
+    if _HTTP_ANSWER_EXTENSION in scope.get("extensions", {}):
         await response(scope, receive, send)
         return
     await receive()  # `websocket.connect`

@@ -54,7 +54,7 @@ _Rewrite = Annotated[
     bool,
     typer.Option(
         "--rewrite",
-        help="Rewrite the database now where erasures wait for it, not in the quiet hour.",
+        help="Rewrite tables now if erasures wait for it, instead of in the hour RECORDER_QUIET_HOUR.",
     ),
 ]
 
@@ -67,7 +67,10 @@ def run_retention_command(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove what is due, work on purges that are due, and maintain the lake; `--at` moves the due dates."""
+    """Remove sessions that are due at `--at`, work on open purges and erasures, and maintain the lake.
+
+    Purges and erasures are those of all workspaces.
+    """
     from recorder.governance import retention
     from recorder.governance.maintenance_pass import maintain_lake
     from recorder.governance.requested_removals import run_removals
@@ -78,12 +81,12 @@ def run_retention_command(
     with _open_retention_deployment(data, workspace) as (runtime, workspace_id):
         print_data_folder(runtime.settings)
         report = retention.run_retention(runtime, owner, at=instant, workspace_id=workspace_id)
+        if report is None:
+            typer.echo("Another run of retention is at work; nothing was done.", err=True)
+            raise typer.Exit(1)
         removals = run_removals(runtime, owner)
         rewrites = rewrite_tables(runtime, owner) if rewrite else RewriteReport()
-        lake = None if report is None else maintain_lake(runtime, owner, workspace_id=workspace_id)
-    if report is None:
-        typer.echo("Another run of retention is at work; nothing was done.", err=True)
-        raise typer.Exit(1)
+        lake = maintain_lake(runtime, owner, workspace_id=workspace_id)
     purged = 0 if removals.purges is None else removals.purges.sessions
     _print_retention_report(report, purged, lake, as_json=as_json)
     if removals.purges is None:
@@ -101,7 +104,7 @@ def run_retention_command(
     )
     for failure in failures:
         typer.echo(failure, err=True)
-    if failures or (lake is not None and lake.failures):
+    if failures or lake.failures:
         raise typer.Exit(1)
 
 
@@ -173,7 +176,7 @@ def _print_retention_report(
     if not rows:
         typer.echo("Nothing is due.", err=True)
     if purged is not None:
-        typer.echo(f"Purged {format_count(purged, 'session')} to the end.", err=True)
+        typer.echo(f"Purged {format_count(purged, 'session')} completely.", err=True)
     if lake is not None:
         typer.echo(f"Deleted {format_bytes(lake.deleted_bytes)} of unused lake files.", err=True)
         for (tenant, kind), error in sorted(lake.failures.items()):

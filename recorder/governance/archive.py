@@ -99,7 +99,7 @@ def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool
         except KeyError:
             missing += 1  # a purge removed it; the check below sees that
     with held.transaction(runtime.database) as db:
-        current = _read_session_to_archive(db, row.id)
+        current = _lock_session_for_archive(db, row.id)
         is_deleted = current is None or current.deleted_at is not None
         if current is not None and not is_deleted and not missing and storage_class is not None:
             current.frames_archived_at = clock.now()
@@ -116,14 +116,14 @@ def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool
         for key in keys:
             runtime.blobs.delete(key)
         with held.transaction(runtime.database) as db:
-            current = _read_session_to_archive(db, row.id)
+            current = _lock_session_for_archive(db, row.id)
             if current is not None:
                 current.frames_archived_at = clock.now()
                 db.add(current)
     return True
 
 
-def _read_session_to_archive(db: DbSession, session_id: str) -> SessionRow | None:
+def _lock_session_for_archive(db: DbSession, session_id: str) -> SessionRow | None:
     statement = select(SessionRow).where(SessionRow.id == session_id)
     return db.exec(statement.with_for_update().execution_options(populate_existing=True)).first()
 

@@ -68,6 +68,8 @@ class TraceOutcomeRule:
         value = attributes.get(self.key)
         if isinstance(value, dict):
             value = value.get("value")
+        if isinstance(value, bool):
+            value = str(value).lower()  # as XES writes it
         return value is not None and str(value) == self.value
 
 

@@ -36,7 +36,7 @@ class MemoryWatch:
     def _run(self) -> None:
         pause = threading.Event()
         while not pause.wait(self._every_s):
-            processes = list_browser_processes(os.getpid())
+            processes = list_descendants(os.getpid())
             if sum(map(read_watched_process_memory, processes)) > self._most_bytes:
                 self.is_exceeded = True
                 for process in processes:
@@ -44,7 +44,7 @@ class MemoryWatch:
                         os.kill(process, signal.SIGKILL)
 
 
-def list_browser_processes(ancestor: int) -> list[int]:
+def list_descendants(ancestor: int) -> list[int]:
     """Return the ids of the processes that a process started, and of those that they started."""
     children: dict[int, list[int]] = defaultdict(list)
     for folder in Path("/proc").iterdir():

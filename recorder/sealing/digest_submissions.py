@@ -72,7 +72,7 @@ class DigestSubmissionItem:
     def of_tasks(
         cls, tasks: list[DigestSubmissionTask], *, needs_new_worker: bool = False
     ) -> "DigestSubmissionItem":
-        """Return an item of tasks whose object was checked."""
+        """Return an item of tasks of one object, without a check of the object."""
         first = tasks[0]
         return cls(
             first.submission, first.object_key, first.frame_id, tasks, needs_new_worker=needs_new_worker

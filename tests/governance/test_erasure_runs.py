@@ -137,11 +137,12 @@ def test_workspaces_take_turns_with_their_searches(runtime: Runtime) -> None:
     with erasure_run(runtime) as run:
         run.search_next_range()
         request(runtime, other, "ada")
-        # Of each erasure live data are one range, and test data another one.
-        for _ in range(5):
+        # Of each erasure live data are one range, and test data another one. Turns go by the time that ranges
+        # took, which varies.
+        for _ in range(12):
             run.search_next_range()
     assert count_unsearched(runtime, other) == 0
-    assert count_unsearched(runtime, flooding) >= 48
+    assert count_unsearched(runtime, flooding) >= 43
 
 
 def test_an_erasure_is_searched_in_ranges_of_its_own_sessions(runtime: Runtime) -> None:

@@ -21,7 +21,7 @@ from recorder.settings import read_azure_account_key
 
 log = logging.getLogger("recorder.exports")
 
-_NAME = "The export destination"
+_SUBJECT = "The export destination"
 _PIECE_BYTES = 4 * 1024 * 1024
 _BLOCKS_AT_ONCE = 4
 
@@ -138,7 +138,7 @@ def _translate_azure_errors(key: str) -> Iterator[None]:
     except HttpResponseError as error:
         raise _convert_azure_error(error, key) from error
     except (AzureError, OSError) as error:
-        raise Unavailable(_NAME) from error
+        raise Unavailable(_SUBJECT) from error
 
 
 def _convert_azure_error(error: Any, key: str) -> Exception:
@@ -152,6 +152,6 @@ def _convert_azure_error(error: Any, key: str) -> Exception:
     if status == 404:
         return KeyError(key)
     if status >= 500 or status in (408, 429):
-        return Unavailable(_NAME)
+        return Unavailable(_SUBJECT)
     text = f"The container refuses writing ({code or status}); check its name and the rights given."
     return InvalidDestination(text)

@@ -12,7 +12,7 @@ from recorder.errors import InvalidDestination, Unavailable
 from recorder.exports.destinations.base import PART_BYTES, AlreadyThere, Damaged, ExportLocation, StoreUpload
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
-_NAME = "The export store"
+_SUBJECT = "The export store"
 
 
 class FsspecStore:
@@ -93,4 +93,4 @@ def _translate_fsspec_errors(key: str) -> Iterator[None]:
     except PermissionError as error:
         raise InvalidDestination("The destination refuses writing; check its rights.") from error
     except OSError as error:
-        raise Unavailable(_NAME) from error
+        raise Unavailable(_SUBJECT) from error

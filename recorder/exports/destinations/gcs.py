@@ -20,7 +20,7 @@ from recorder.exports.destinations.object_store import require_bucket_owner
 
 log = logging.getLogger("recorder.exports")
 
-_NAME = "The export destination"
+_SUBJECT = "The export destination"
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _PIECE_BYTES = 4 * 1024 * 1024
 _REFUSED = (400, 401, 403)
@@ -81,7 +81,7 @@ class GcsStore:
                     start=start, end=last, raw_download=True, checksum=None, **self._wait_options()
                 )
             if not piece:
-                raise Unavailable(_NAME)
+                raise Unavailable(_SUBJECT)
             start += len(piece)
             yield piece
 
@@ -181,11 +181,11 @@ def _translate_gcs_errors(key: str) -> Iterator[None]:
         raise IdentityMissing("Google Cloud") from error
     except RefreshError as error:
         if error.retryable:
-            raise Unavailable(_NAME) from error
+            raise Unavailable(_SUBJECT) from error
         text = "The service may not act as this service account; let it create tokens for the account."
         raise InvalidDestination(text, "/destination/service_account") from error
     except (GoogleAuthError, RetryError, RequestException, OSError) as error:
-        raise Unavailable(_NAME) from error
+        raise Unavailable(_SUBJECT) from error
 
 
 def _convert_gcs_error(status: int, key: str) -> Exception:
@@ -195,4 +195,4 @@ def _convert_gcs_error(status: int, key: str) -> Exception:
         return KeyError(key)
     if status in _REFUSED:
         return InvalidDestination("The bucket refuses writing; check its name and the account's rights.")
-    return Unavailable(_NAME)
+    return Unavailable(_SUBJECT)

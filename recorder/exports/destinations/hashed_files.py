@@ -20,7 +20,7 @@ _PIECE_BYTES = 1024 * 1024
 _WAITING_BYTES = 4 * 1024 * 1024
 #: Text of the error for a folder or bucket that this process may not write to.
 WRITE_REFUSAL = "The destination refuses writing; check its path and rights."
-_NAME = "The export destination"
+_SUBJECT = "The export destination"
 
 
 class DiskFull(RecorderError):
@@ -191,6 +191,6 @@ def raise_export_write_error(error: Exception, file: HashedFile | None) -> NoRet
     if isinstance(cause, PermissionError):
         raise InvalidDestination(WRITE_REFUSAL) from error
     if isinstance(cause, OSError):
-        raise Unavailable(_NAME) from error
+        raise Unavailable(_SUBJECT) from error
     # Not from itself: that makes an endless chain of causes.
     raise cause from (None if cause is error else error)

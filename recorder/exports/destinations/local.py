@@ -24,7 +24,7 @@ _FOLDER_MODE = 0o755
 _FILE_MODE = 0o644
 _PIECE_BYTES = 1024 * 1024
 _PATH_REFUSAL = "The file system does not take this path; send a shorter one, of usual names."
-_NAME = "The export destination"
+_SUBJECT = "The export destination"
 # Errors of a file system that will never take the file, as opposed to one that does not answer.
 _REFUSED = (PermissionError, NotADirectoryError, FileExistsError, IsADirectoryError, FileNotFoundError)
 # Numbers of errors for paths that a file system never takes.
@@ -71,7 +71,7 @@ class LocalFolderDestination(Destination):
         except OSError as error:
             if error.errno in _INVALID_PATH:
                 raise InvalidDestination(_PATH_REFUSAL, "/destination/path") from error
-            raise Unavailable(_NAME) from error
+            raise Unavailable(_SUBJECT) from error
 
     def require_owner(self) -> None:
         """Do nothing: a folder of this machine is the operator's and takes files of all workspaces."""
@@ -111,7 +111,7 @@ class LocalFolderDestination(Destination):
         except NotADirectoryError:
             pass
         except OSError as error:
-            raise Unavailable(_NAME) from error
+            raise Unavailable(_SUBJECT) from error
 
     def list_destination_paths(self) -> Iterator[str]:
         """Yield the paths of all files, in no order."""
@@ -166,7 +166,7 @@ def _translate_local_read_errors(path: str) -> Iterator[None]:
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
         raise KeyError(path) from error
     except OSError as error:
-        raise Unavailable(_NAME) from error
+        raise Unavailable(_SUBJECT) from error
 
 
 def _publish_new(staged: Path, target: Path) -> bool:

@@ -49,7 +49,7 @@ def require_bucket_owner(store: ObjectStoreClient, workspace_id: str) -> None:
 
 _ATTEMPTS = 4
 _READ_AHEAD_BYTES = 1024 * 1024
-_NAME = "The export destination"
+_SUBJECT = "The export destination"
 
 
 class ObjectStoreDestination(Destination):
@@ -121,7 +121,7 @@ class ObjectStoreDestination(Destination):
                     failures = 0
                     yield piece
                 if start < end:
-                    raise Unavailable(_NAME)
+                    raise Unavailable(_SUBJECT)
             except Unavailable:
                 failures += 1
                 if failures == _ATTEMPTS:
@@ -175,7 +175,7 @@ class ObjectStoreDestination(Destination):
         except KeyError as error:
             raise InvalidDestination("There is no such bucket or container.") from error
         except (AlreadyThere, Damaged) as error:
-            raise Unavailable(_NAME) from error
+            raise Unavailable(_SUBJECT) from error
 
     def _make_key(self, path: str) -> str:
         return f"{self._root}/{path}" if path else self._root
@@ -191,7 +191,7 @@ class ObjectStoreDestination(Destination):
                     return self._require_same_bytes(staged, path)
                 except Damaged:
                     self.remove(path)
-        raise Unavailable(_NAME)
+        raise Unavailable(_SUBJECT)
 
     def _require_same_bytes(self, staged: StoreUpload, path: str) -> None:
         """Compare the bytes of the object that exists: anyone may have written its tags."""

@@ -31,13 +31,19 @@ from recorder.exports.destinations.object_store import require_bucket_owner
 
 log = logging.getLogger("recorder.exports")
 
-_NAME = "The export destination"
+_SUBJECT = "The export destination"
 _PIECE_BYTES = 1024 * 1024
 _PARTS_AT_ONCE = 4
 _MAX_PARTS = 10_000
 _MISSING = ("NoSuchKey", "404", "NotFound")
-_TAKEN = ("PreconditionFailed", "412", "NoSuchUpload")
-_AWAY = ("SlowDown", "RequestTimeout", "ConditionalRequestConflict", "OperationAborted", "Throttling")
+_CONFLICT_CODES = ("PreconditionFailed", "412", "NoSuchUpload")
+_TEMPORARY_CODES = (
+    "SlowDown",
+    "RequestTimeout",
+    "ConditionalRequestConflict",
+    "OperationAborted",
+    "Throttling",
+)
 
 
 @dataclass(frozen=True)
@@ -120,11 +126,14 @@ class S3Store:
             # Missing, or not readable: the caller reads and writes the bytes instead.
             return False
         if self.size(key) != stored["ContentLength"]:
-            raise Unavailable(_NAME)
+            raise Unavailable(_SUBJECT)
         return True
 
     def abort_uploads(self, prefix: str) -> None:
-        """Abort uploads of killed runs; without the right to list them, the bucket's own rule must."""
+        """Abort all unfinished uploads below a prefix, which the caller alone writes to.
+
+        Without the right to list them, a life-cycle rule of the bucket has to.
+        """
         try:
             with _translate_s3_errors(prefix):
                 pages = self._client.get_paginator("list_multipart_uploads")
@@ -240,22 +249,22 @@ def _translate_s3_errors(key: str) -> Iterator[None]:
     except NoCredentialsError as error:
         raise make_missing_identity() from error
     except (BotoCoreError, OSError) as error:
-        raise Unavailable(_NAME) from error
+        raise Unavailable(_SUBJECT) from error
 
 
 def _convert_s3_error(answer: Any, key: str) -> Exception:
     """Return the error for a refusal of S3, whose own text may have names that the client must not see."""
     code = str(answer.get("Error", {}).get("Code", ""))
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    if code in _TAKEN:
+    if code in _CONFLICT_CODES:
         return AlreadyThere()
     if code in _MISSING:
         return KeyError(key)
-    if code in _AWAY or status >= 500 or status == 429:
-        return Unavailable(_NAME)
+    if code in _TEMPORARY_CODES or status >= 500 or status == 429:
+        return Unavailable(_SUBJECT)
     if code == "NoSuchBucket":
         return InvalidDestination("There is no such bucket.", "/destination/bucket")
     if code in ("BadDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch", "InvalidPart"):
         return Damaged()
-    text = f"The bucket refuses writing ({code or status}); check its name, region and the role's rights."
+    text = f"The bucket refuses the request ({code or status}); check its name, region and the role's rights."
     return InvalidDestination(text)

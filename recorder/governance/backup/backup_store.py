@@ -47,7 +47,7 @@ class BackupStore:
 
     def list_ids(self) -> list[str]:
         """Return the ids of the complete backups, newest first."""
-        with self._name_store():
+        with self._translate_store_errors():
             keys = [stored.key for stored in self._store.list_objects(_BACKUPS)]
         ids = [key.removeprefix(_BACKUPS).removesuffix(".json") for key in keys if key.endswith(".json")]
         return sorted((backup_id for backup_id in ids if is_id(backup_id, "bak")), reverse=True)
@@ -66,7 +66,7 @@ class BackupStore:
         if not is_id(backup_id, "bak"):
             raise NoBackup(self.url, self.list_ids())
         try:
-            with self._name_store():
+            with self._translate_store_errors():
                 data = self._store.get(_make_backup_manifest_key(backup_id))
         except KeyError as error:
             raise NoBackup(self.url, self.list_ids()) from error
@@ -74,7 +74,7 @@ class BackupStore:
 
     def write_manifest(self, manifest: BackupManifest) -> None:
         """Store the manifest: from now on the backup exists."""
-        with self._name_store():
+        with self._translate_store_errors():
             self._store.put(
                 _make_backup_manifest_key(manifest.id), manifest.model_dump_json(indent=1).encode()
             )
@@ -108,7 +108,7 @@ class BackupStore:
         name = hashlib.sha256(data).hexdigest()
         present = self._list_present()
         if name not in present:
-            with self._name_store():
+            with self._translate_store_errors():
                 self._store.put(_part_key(name), data)
             with self._lock:
                 present.add(name)
@@ -137,7 +137,7 @@ class BackupStore:
         if not isinstance(name, str) or not _SHA.fullmatch(name):
             raise DamagedBackup("its list of files names a part that cannot exist")
         try:
-            with self._name_store():
+            with self._translate_store_errors():
                 data = self._store.get(_part_key(name))
         except KeyError as error:
             raise DamagedBackup(f"the part {name[:12]}… is missing") from error
@@ -169,18 +169,21 @@ class BackupStore:
 
     def delete_backup(self, backup_id: str) -> None:
         """Delete a backup's manifest; `prune` then deletes the parts that no other backup needs."""
-        with self._name_store():
+        with self._translate_store_errors():
             self._store.delete(_make_backup_manifest_key(backup_id))
 
     def prune(self) -> int:
-        """Delete parts that no backup names, and leftovers of interrupted ones; return their number."""
+        """Delete parts that no backup lists, those of interrupted backups too; return their number.
+
+        The caller holds the lease of backups: the parts of one at work are not listed yet.
+        """
         needed: set[str] = set()
         for backup_id in self.list_ids():
             manifest = self.read_manifest(backup_id)
             needed.update(manifest.listing)
             for entry in self.read_listing(manifest):
                 needed.update(entry.parts)
-        with self._name_store():
+        with self._translate_store_errors():
             spare = [key for key in self._store.keys(_PARTS) if key.rpartition("/")[2] not in needed]
             for key in spare:
                 self._store.delete(key)
@@ -190,14 +193,14 @@ class BackupStore:
     def _list_present(self) -> set[str]:
         with self._lock:
             if self._present is None:
-                with self._name_store():
+                with self._translate_store_errors():
                     listed = self._store.list_objects(_PARTS)
                 names = {stored.key.rpartition("/")[2] for stored in listed}
                 self._present = {name for name in names if _SHA.fullmatch(name)}
             return self._present
 
     @contextmanager
-    def _name_store(self) -> Iterator[None]:
+    def _translate_store_errors(self) -> Iterator[None]:
         """Name this store, and why it fails, in the error of a store that refuses or does not answer."""
         try:
             yield

@@ -253,11 +253,11 @@ class Graph:
             states.append(MicroState(step.micro_key, number, select_compared_features(step.features)))
 
         for key in sorted(counts, key=lambda key: (-counts[key], key)):
-            step, is_in_time = samples[key], index.comparisons < last_comparison
-            if is_in_time and self.state_bytes < self.capacity.state_bytes:
+            step, may_compare = samples[key], index.comparisons < last_comparison
+            if may_compare and self.state_bytes < self.capacity.state_bytes:
                 keep(step, index.assign(step))
                 continue
-            stand_ins[key] = index.find_stand_in(step) if is_in_time else None
+            stand_ins[key] = index.find_stand_in(step) if may_compare else None
             if stand_ins[key] is None:
                 other = make_step_beyond_capacity(step)
                 if other.micro_key not in index.number_of:
