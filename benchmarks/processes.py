@@ -66,30 +66,45 @@ def watched_memory(service: Service) -> Iterator[MemoryWatch]:
         thread.join()
 
 
-def read_cpu_seconds(service: Service) -> dict[str, float]:
-    """Return the processor time of each process of the service, and of what it started."""
-    names = {child.pid: child.command.name for child in service.children}
+def read_cpu_seconds(root: int) -> dict[str, float]:
+    """Return the processor time of a process and of all that it started, ended processes included.
+
+    Each child of the root is listed together with its descendants. The kernel adds the time of an ended
+    process to the one that started it.
+    """
     parents = _parents()
     values: dict[str, float] = {}
     for pid in parents:
-        if _is_below(pid, parents, names):
-            name = names.get(pid, f"below {names[_root_of(pid, parents, names)]}, {pid}")
-            values[name] = _cpu_seconds(pid)
+        if _is_below(pid, parents, {root: ""}):
+            branch = pid if pid == root else _child_of(root, pid, parents)
+            name = f"{_read_command(branch)}, {branch}"
+            values[name] = values.get(name, 0.0) + _cpu_seconds(pid)
     return values
 
 
-def _root_of(pid: int, parents: dict[int, int], roots: dict[int, str]) -> int:
-    while pid not in roots:
+def _child_of(root: int, pid: int, parents: dict[int, int]) -> int:
+    """Return the child of the root that a process descends from, or the process itself."""
+    while parents[pid] != root:
         pid = parents[pid]
     return pid
 
 
+def _read_command(pid: int) -> str:
+    """Return the words of a command that say what it is."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:  # it has ended meanwhile
+        return "ended"
+    return " ".join([Path(word).name for word in words[1:] if not word.startswith("-")][:2])
+
+
 def _cpu_seconds(pid: int) -> float:
+    """Return the time of a process and of its ended children, whose parent has waited for them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # it has ended meanwhile
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _parents() -> dict[int, int]:

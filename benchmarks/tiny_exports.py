@@ -1,7 +1,8 @@
 """Tiny exports through Dagster's daemon, one after the other, and what the service costs while idle.
 
-A dataset holds the events and frames of two sessions. The whole service runs: API, delivery loop, Dagster's
-three processes, and the runs that seal and export.
+A dataset holds the events and frames of two sessions. The whole service runs as its command starts it:
+`recorder up` itself and its guard, API, delivery loop, Dagster's three processes, and the runs that seal and
+export. The idle share counts all of them, with processes that end while it is measured.
 """
 
 import statistics
@@ -17,9 +18,9 @@ from benchmarks.figures import Figure, at_most
 from benchmarks.processes import read_cpu_seconds
 from benchmarks.sealing import make_work, record
 from benchmarks.seeds import new_key, new_settings
+from benchmarks.servers import Deployment, running_up
 from recorder.client import Client
 from recorder.clock import parse_time
-from recorder.supervisor import Service, run_service
 
 _TAGS = 5
 _MATERIALIZATIONS = """
@@ -35,10 +36,11 @@ def measure(*, quick: bool = False) -> list[Figure]:
     """Seconds from queued to completed, and processor time of the idle service."""
     exports, idle_s = (15, 20.0) if quick else (50, 60.0)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        settings = new_settings(Path(folder))
+        settings = new_settings(Path(folder) / "data")
+        key = new_key(settings)
         with (
-            run_service(settings, dagster=True) as service,
-            Client(service.base_url, new_key(settings)) as client,
+            running_up(settings) as service,
+            Client(service.url, key) as client,
         ):
             ids = [record(client, make_work(seed)) for seed in range(2)]
             client.wait_sealed(ids, timeout_s=120)
@@ -49,7 +51,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
                 shown = _count_materializations(dagster)
                 runs = len(list_runs(dagster))
             time.sleep(12)
-            idle = _idle_share(service, idle_s)
+            idle = _idle_shares(service, idle_s)
     waits, totals = [lag[0] for lag in lags], [lag[1] for lag in lags]
     if sum(shown.values()) != exports or len(shown) != _TAGS:
         raise RuntimeError(f"{exports} exports were shown as {shown}.")
@@ -115,15 +117,13 @@ def _count_materializations(dagster: httpx.Client) -> dict[str, int]:
     return {name: results.count(name) for name in sorted(set(results))}
 
 
-def _idle_share(service: Service, seconds: float) -> dict[str, float]:
-    """Return the share of a core that each process of the service takes."""
-    before, began = read_cpu_seconds(service), time.monotonic()
+def _idle_shares(service: Deployment, seconds: float) -> dict[str, float]:
+    """Return the share of a core that `recorder up`, and each process below it, takes."""
+    before, began = read_cpu_seconds(service.process.pid), time.monotonic()
     time.sleep(seconds)
-    took = time.monotonic() - began
-    return {
-        name: max(0.0, used - before.get(name, 0.0)) / took
-        for name, used in read_cpu_seconds(service).items()
-    }
+    after, took = read_cpu_seconds(service.process.pid), time.monotonic() - began
+    # A process that has ended by the end counts with its parent, so its time before is taken off.
+    return {name: (after.get(name, 0.0) - before.get(name, 0.0)) / took for name in {**before, **after}}
 
 
 def _p95(values: list[float]) -> float:
