@@ -1,6 +1,7 @@
 """Two `recorder up` on one data folder, in every order, with kills between: one serves. Contract §9.
 
-`make faults` runs 20 rounds; `make system` runs each order once.
+A quarter of the rounds runs with Dagster: after each of them the code server answers on its socket, and an
+export leaves `queued`. `make faults` runs 20 rounds; `make system` runs each order once.
 """
 
 import os
@@ -17,6 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from benchmarks.seeds import new_key
+from recorder.client import Client
+from recorder.settings import Settings
 from recorder.supervisor.child_commands import choose_child_port
 from recorder.supervisor.liveness import accepts_socket_connections
 from recorder.supervisor.run_records import SERVICE, read_run_record
@@ -27,14 +31,16 @@ from tests.support.deployment_processes import left_after, processes_of, start_u
 ROUNDS = int(os.environ.get("RECORDER_FAULT_UPS", "0"))  # noqa: TID251
 _PATIENCE_S = 90.0
 #: What stands in the command line of a child, of which a folder has one.
-_CHILDREN = ("uvicorn", "recorder.cli deliver", "dagster api grpc", "pipelines.daemon")
+_CHILDREN = ("uvicorn", "recorder.cli deliver", "dagster api grpc", "pipelines.webserver", "pipelines.daemon")
+#: One round in so many runs with Dagster; there are five orders, so 20 rounds run each of them with Dagster.
+_DAGSTER_EVERY = 4
 
 
 class Up:
     """A `recorder up` as a process, with the address that its API would have."""
 
     def __init__(self, data: Path, *, dagster: bool) -> None:
-        self.data = data
+        self.data, self.has_dagster = data, dagster
         port = choose_child_port("127.0.0.1", 0, option="--port")
         self.url = f"http://127.0.0.1:{port}"
         options = ["--port", str(port)]
@@ -51,7 +57,25 @@ class Up:
             answers = httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
-        return answers and record is not None and record["process"] == self.process.pid
+        is_holder = record is not None and record["process"] == self.process.pid
+        return answers and is_holder and (not self.has_dagster or self.is_code_served())
+
+    def is_code_served(self) -> bool:
+        """Return whether a code server of Dagster answers on the folder's socket."""
+        return accepts_socket_connections(self.data / "dagster" / "code.sock")
+
+    def wait_exported(self, key: str) -> None:
+        """Return once a session that stops now is sealed, and an export of it is completed."""
+        with Client(self.url, key) as client:
+            session_id = client.create_session("checkout", start=True)["id"]
+            client.stop(session_id)
+            client.wait_sealed(session_id, timeout_s=_PATIENCE_S)
+            client.wait_export(client.create_export("checkout")["id"], timeout_s=_PATIENCE_S)
+
+    def stop(self) -> None:
+        """Ask it to end, and wait until it has."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(15) == 0
 
     def wait_serving(self) -> None:
         """Return once it serves."""
@@ -201,37 +225,58 @@ ORDERS = [
 ]
 
 
+def _runs_with_dagster(number: int) -> bool:
+    return number % _DAGSTER_EVERY == _DAGSTER_EVERY - 1
+
+
 @pytest.mark.timeout(0)
 def test_one_service_serves_a_folder_whatever_is_started_and_killed(tmp_path: Path) -> None:
     name = "services started on one folder"
     done = count_done(name)
     data, chance = tmp_path / "data", random.Random(7 + done)
     wanted = max(ROUNDS - done, 0) or len(ORDERS)
-    rounds = [ORDERS[number % len(ORDERS)] for number in range(wanted)]
+    numbers = range(done, done + wanted)
+    key = new_key(Settings.from_env(data_dir=data))
     started: list[Up] = []
-
-    def start() -> Up:
-        started.append(Up(data, dagster=False))
-        return started[-1]
+    exports = 0
 
     with counted(data) as census:
         try:
-            serving = start()
-            serving.wait_serving()
-            for order in rounds:
+            serving = None
+            for number in numbers:
+                with_dagster = _runs_with_dagster(number)
+
+                def start(*, dagster: bool = with_dagster) -> Up:
+                    started.append(Up(data, dagster=dagster))
+                    return started[-1]
+
+                if serving is None or serving.has_dagster != with_dagster:
+                    if serving is not None:
+                        serving.stop()
+                    serving = start()
+                    serving.wait_serving()
+                order = ORDERS[number % len(ORDERS)]
                 serving = order(serving, start, chance)
                 assert serving.is_serving(), order
-            serving.process.send_signal(signal.SIGTERM)
-            assert serving.process.wait(15) == 0
+                if with_dagster:
+                    serving.wait_exported(key)
+                    assert serving.is_serving(), order
+                    exports += 1
+            assert serving is not None
+            serving.stop()
         finally:
             for service in started:
                 service.process.kill()
                 service.process.communicate()
+    with_dagster_count = sum(service.has_dagster for service in started)
     print(
-        f"{len(rounds)} rounds, {len(started)} starts, {census.counts} counts: {len(census.doubles)} doubles"
+        f"{wanted} rounds, {len(started)} starts, {with_dagster_count} with Dagster, {exports} exports, "
+        f"{census.counts} counts: {len(census.doubles)} doubles"
     )
-    assert census.doubles == [] and census.counts > len(rounds)
-    add_result(name, len(rounds), starts=len(started), counts=census.counts)
+    assert census.doubles == [] and census.counts > wanted
+    assert exports == sum(map(_runs_with_dagster, numbers)) > 0
+    figures = {"starts": len(started), "with_dagster": with_dagster_count, "exports": exports}
+    add_result(name, wanted, **figures, counts=census.counts)
 
 
 @pytest.mark.timeout(300)
