@@ -216,7 +216,7 @@ def _is_head(raw: bytes) -> bool:
 
 
 def _read_head(received: bytes) -> tuple[int, dict[bytes, bytes], bytes]:
-    """Return the status, the headers by their names in lower case, and the bytes behind them."""
+    """Return the status, the headers by their names in lower case, and the body."""
     head, _, body = received.partition(b"\r\n\r\n")
     first, *lines = head.split(b"\r\n")
     headers = {name.lower(): value for name, _, value in (line.partition(b": ") for line in lines)}

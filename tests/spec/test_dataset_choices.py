@@ -136,8 +136,8 @@ def check_bound_frame_id_frame_seq_and_is_action_are_outside_the(caller: Caller)
     )
     kinds: tuple[RowKind, RowKind] = ("events", "frames")
     rows = [
-        SessionRows(kind, session_id, len(found), digest)
-        for kind, found, digest in zip(kinds, (events, frames), digests, strict=True)
+        SessionRows(kind, session_id, len(rows_of_kind), digest)
+        for kind, rows_of_kind, digest in zip(kinds, (events, frames), digests, strict=True)
     ]
     assert manifest_of(folder)["row_set_sha256"] == row_set_sha256(pl.DataFrame(rows, orient="row"))
 
