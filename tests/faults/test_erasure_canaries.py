@@ -1,66 +1,180 @@
 """Erasure of many persons: a search finds each of them in every store before, and in none after.
 
 `RECORDER_FAULT_SUBJECTS` is the number of persons of each kind on each engine, and of others whose data stay.
-Files are read raw and unpacked, columns and archives decoded. On PostgreSQL the rewrite of
-tables is part of it.
+Files are read raw and unpacked, columns and archives decoded. On PostgreSQL the rewrite of tables is part of
+it, and the whole data directory is read without `pg_wal`. A place of the product's own list of holdings is
+looked for before, or named with a reason in `NOT_LOOKED_FOR`.
 """
 
-import hashlib
 import os
-from collections import Counter
-from collections.abc import Iterator
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import psycopg
 import pytest
 
-from recorder.exports.runner.run import run_export
+from pipelines.dagster_record_job import remove_dagster_texts
 from recorder.exports.verify import verify_manifest
-from recorder.governance.retention import run_retention
-from recorder.masking.detectors import compute_token_digest, derive_masking_key
-from recorder.models.export import ExportRow
-from recorder.models.tables import METADATA
+from recorder.governance import content_inventory
 from recorder.runtime import Runtime
-from recorder.storage.lake_schemas import LAYOUTS
 from recorder.tenant import Tenant
 from tests.governance.test_erasure import ADDRESS, finish_erasures
-from tests.support.completed_work import patch
-from tests.support.export_runs import folder_of, hashes_of
-from tests.support.factories import Caller
-from tests.support.masking import set_masking
-from tests.support.purges import Canary, new_word, recorded_canary
-from tests.support.recorded_sessions import session_row
-from tests.support.sealing import seal_all
-from tests.support.service_fixtures import caller, service
+from tests.support.content_snapshots import ContentSnapshot, take_snapshot
+from tests.support.erasure_canaries import (
+    People,
+    Person,
+    dagster_deployment,
+    list_words,
+    notified,
+    record_people,
+    show_in_dagster,
+    write_exports,
+)
+from tests.support.export_runs import folder_of
+from tests.support.factories import Caller, Service, running_app
+from tests.support.service_fixtures import caller
 from tests.support.stored_content import places_of_words, stored_places, texts_of_file
+from tests.support.webhook_receiver import Receiver
 
-__all__ = ["caller", "service"]
+__all__ = ["caller"]
 
-SUBJECTS = int(os.environ.get("RECORDER_FAULT_SUBJECTS", "2"))  # noqa: TID251
-FORMATS = ("parquet", "arrow", "jsonl", "webdataset")
-_DAYS = 10
-_PATTERN = {"name": "who", "pattern": "canary[a-z]{12}", "replacement": "[who]"}
+_SEALED = ("archived", "sealed", "masked", "replayed", "named")
+_ALL = (*_SEALED, "recording", "created")
+#: Holdings of the product's list that are looked for: the groups of which each person is found there by the
+#: person's word, or by its token where the session is masked.
+FOUND_BY_WORD = {
+    "sessions": ("archived", "sealed", "masked", "replayed", "recording", "created"),
+    "session_metadata": ("archived", "sealed", "masked", "named", "recording", "created"),
+    "event_batches": ("recording",),
+    "event_keys": ("recording",),
+    "batch_keys": ("recording",),
+    "frames": ("recording",),
+    "tags": ("archived", "sealed", "masked", "recording"),
+    "seal_portions": ("recording",),
+    "outbox": ("archived", "sealed", "masked", "replayed", "recording", "created"),
+    "webhook_deliveries": ("archived", "sealed", "masked", "replayed", "named", "recording", "created"),
+    "idempotency_keys": ("sealed", "masked", "recording"),
+    "replays": ("replayed",),
+    "replay_steps": ("replayed",),
+    "graph_labels": ("archived", "sealed", "replayed", "named"),
+    "drift_alarms": ("named",),
+    "lake events": _SEALED,
+    "lake frames": ("archived", "sealed", "replayed"),
+    "lake steps": _SEALED,
+    "frames/": ("archived", "sealed", "masked", "replayed", "recording"),
+    "sealing/": ("recording",),
+    "hosted exports": ("archived", "sealed", "masked"),
+    "local exports": ("replayed",),
+    "Dagster's records": ("replayed",),
+    "SQLite's write-ahead log": _ALL,
+    "SQLite's free pages": _ALL,
+    "SQLite's page gaps": _ALL,
+    "PostgreSQL's dead rows": _ALL,
+}
+#: The same by the id of a session, where nothing else is kept.
+FOUND_BY_ID = {
+    "session_statuses": _ALL,
+    "sweeps": ("recording",),
+    "recoveries": ("replayed",),
+    "seal_batches": _SEALED,
+    "graph_session_paths": _SEALED,
+    "export_sessions": ("archived", "sealed", "masked", "replayed"),
+    "lake sessions": _SEALED,
+    "exports/": ("archived", "sealed", "masked", "replayed"),
+}
+#: Holdings that are not looked for, with the reason.
+NOT_LOOKED_FOR = {
+    "holds": "an erasure leaves a held session alone; tests/governance/test_erasure.py",
+    "purges": "an erasure makes them itself",
+    "erasures": "an erasure makes them itself, with the subject encrypted",
+    "erasure_nodes": "an erasure makes them itself",
+    "graph_nodes": "kind of the action, and hashes",
+    "graph_micro_states": "hashes",
+    "graph_traces": "hashes",
+    "exports": "ids of sessions that a client excluded stay; no export here excludes one",
+    "audit_entries": "ids and settings",
+    "health/": "probes without content",
+    "exports elsewhere": "the client's; counted, tests/governance/test_erasure.py",
+    "webhook receivers": "the client's; the receiver of this test keeps what it got, and it is counted",
+    "PostgreSQL's WAL and replicas": "the operator's",
+    "service logs": "written by processes of a service; tests/test_logs.py",
+    "temporary files": "left by killed processes, removed at the next start; tests/faults",
+    "caches of graphs in processes": "memory; tests/memory",
+    "backups": "the operator's; tests/governance/backup",
+}
+#: Prefixes of places by the name of a holding that is no table; of PostgreSQL its files are called `pages`.
+PLACES = {
+    "frames/": ("blobs/frames/", "cold/frames/"),
+    "sealing/": ("blobs/sealing/",),
+    "exports/": ("blobs/exports/",),
+    "hosted exports": ("exports/",),
+    "local exports": ("local/",),
+    "Dagster's records": ("dagster/history/",),
+    "SQLite's write-ahead log": ("recorder.db", "pages"),
+    "SQLite's free pages": ("recorder.db", "pages"),
+    "SQLite's page gaps": ("recorder.db", "pages"),
+    "PostgreSQL's dead rows": ("recorder.db", "pages"),
+}
+#: Columns of rows that name no erased session and yet change, with the reason.
+CHANGING_COLUMNS = {
+    ("audit_heads", ("number", "hash")): "the newest entry",
+    ("workflows", ("session_count",)): "a session is one less",
+    ("leases", ("owner", "fence", "expires_ms")): "work on the erasure",
+    (
+        "exports",
+        (
+            "actions",
+            "frames",
+            "lineage",
+            "manifest_sha256",
+            "plan_key",
+            "plan_sha256",
+            "revision",
+            "row_set_sha256",
+            "rows",
+            "shard_size_bytes",
+            "shards",
+            "shards_done",
+            "shards_total",
+        ),
+    ): "totals of a dataset without the erased sessions, and digests of its plan and manifest",
+}
+#: Tables that get rows by an erasure, with the reason.
+GROWING_TABLES = {
+    "audit_entries": "the request, the purges and the end of each erasure",
+    "graph_session_paths": "anonymous rows, which keep the counts of the graph",
+    "graph_versions": "so that other processes load the graph again",
+    "leases": "work on the erasure",
+}
+#: Files that change although they name no erased session, with the reason.
+CHANGING_FILES = {
+    "manifest.json": "totals, digests of files, tombstones",
+    "README.md": "the same as text",
+}
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """Sessions of a group of persons, by what became of them."""
+@pytest.fixture(scope="module")
+def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """The application on either engine; PostgreSQL packs long values so that words in them stay readable."""
+    if not database_url.startswith("sqlite"):
+        with closing(psycopg.connect(database_url, autocommit=True)) as connection:
+            name = database_url.rpartition("/")[2]
+            connection.execute(f"ALTER DATABASE {name} SET default_toast_compression = 'lz4'")
+    with running_app(tmp_path_factory.mktemp("service"), database_url) as running:
+        yield running
 
-    archived: list[Canary]
-    sealed: list[Canary]
-    masked: list[Canary]
-    recording: list[Canary]
-    created: list[Canary]
 
-    @property
-    def canaries(self) -> list[Canary]:
-        """All sessions."""
-        return [*self.archived, *self.sealed, *self.masked, *self.recording, *self.created]
+def test_every_holding_is_looked_for_or_left_out_with_a_reason() -> None:
+    inventory = content_inventory
+    listed = {holding.name for holding in (*inventory.TABLES, *inventory.OBJECTS, *inventory.PLACES)}
+    listed |= {f"lake {holding.name}" for holding in inventory.LAKE}
+    looked_for = FOUND_BY_WORD.keys() | FOUND_BY_ID.keys()
+    assert looked_for & NOT_LOOKED_FOR.keys() == set()
+    assert looked_for | NOT_LOOKED_FOR.keys() == listed
 
 
 def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
@@ -69,105 +183,65 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
     # A few sessions make many files, so that some stay as they are.
     monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 2_000)
     runtime = caller.service.runtime
-    gone, kept = record_groups(caller)
+    tenant = Tenant(caller.key.workspace_id, "live")
+    with notified(caller) as receiver:
+        gone, kept = record_people(caller)
     exports = write_exports(caller)
-    require_found(caller, gone, exports)
-    require_found(caller, kept, exports)
-    stores = list_stores(find_words(caller, kept))
-    before = hash_sessions(runtime, caller, kept.canaries)
-    files = {row.id: hashes_of(folder_of(runtime, row)) for row in exports}
+    with dagster_deployment(caller) as deployment:
+        for people in (gone, kept):
+            exports += show_in_dagster(deployment, people)
+        found = find_words(caller, gone, kept)
+        for people in (gone, kept):
+            require_found(caller, people, found)
+        sent = [count_received(receiver, person) for person in gone.everyone]
+        erased = join_words(caller, gone)
+        before = take_snapshot(runtime, tenant, erased)
 
-    erasures = [
-        caller.post(ADDRESS, {"subject": canary.word, "scope": "all"}).json() for canary in gone.canaries
-    ]
-    finish_erasures(caller)
-
-    assert find_words(caller, gone) == {}
-    assert stores <= list_stores(find_words(caller, kept))
-    assert hash_sessions(runtime, caller, kept.canaries) == before
-    for erasure in erasures:
-        ended = caller.get(f"{ADDRESS}/{erasure['id']}").json()
-        assert (ended["status"], ended["counts"]["sessions"]) == ("completed", 1)
-    same = changed = 0
-    for row in exports:
-        folder = folder_of(runtime, row)
-        assert verify_manifest(folder).is_valid, verify_manifest(folder).problems
-        after = hashes_of(folder)
-        same += sum(after.get(path) == digest for path, digest in files[row.id].items())
-        changed += sum(after.get(path) != digest for path, digest in files[row.id].items())
-    assert same and changed, "the files of the exports do not tell changed ones from others"
-    print(
-        f"{len(erasures)} persons erased, {len(before)} hashes alike; "
-        f"{changed} files written again, {same} as they were"
-    )
-
-
-def record_groups(caller: Caller) -> tuple[Recorded, Recorded]:
-    """Record the persons to erase and as many others; half of the sealed sessions are archived."""
-    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": _DAYS}})
-    set_masking(caller, {"patterns": [_PATTERN]}, workflow="masked")
-    archived = [[recorded_canary(caller) for _ in range(SUBJECTS)] for _ in range(2)]
-    sealed_at = session_row(caller.service.runtime, archived[1][-1].session_id).sealed_at
-    assert sealed_at is not None
-    at = sealed_at + timedelta(days=_DAYS, minutes=1)
-    run_retention(caller.service.runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
-    gone, kept = (
-        Recorded(
-            archived=of_group,
-            sealed=[recorded_canary(caller) for _ in range(SUBJECTS)],
-            masked=[recorded_canary(caller, workflow="masked") for _ in range(SUBJECTS)],
-            recording=[recorded_canary(caller, is_stopped=False, is_sealed=False)],
-            created=[record_created(caller)],
+        age_lake_logs(runtime)
+        erasures = [
+            caller.post(ADDRESS, {"subject": person.word, "scope": "all"}).json() for person in gone.everyone
+        ]
+        finish_erasures(
+            caller, remove_texts=partial(remove_dagster_texts, runtime, deployment.instance, "tests")
         )
-        for of_group in archived
+
+        left = find_words(caller, gone, kept)
+    assert {word: places for word, places in left.items() if re.fullmatch(erased, word)} == {}
+    # Dagster keeps no texts of runs from before an erasure, whomever they quote.
+    stores = {
+        pair for pair in list_stores(found) if not re.fullmatch(erased, pair[0]) and pair[1] != "dagster"
+    }
+    assert stores <= list_stores(left)
+    for erasure, person, deliveries in zip(erasures, gone.everyone, sent, strict=True):
+        ended = caller.get(f"{ADDRESS}/{erasure['id']}").json()
+        counts = ended["counts"]
+        assert (ended["status"], counts["sessions"]) == ("completed", len(person.session_ids))
+        assert counts["deliveries"] == deliveries > 0
+    after = take_snapshot(runtime, tenant, erased)
+    require_others_unchanged(before, after)
+    for row in exports:
+        report = verify_manifest(folder_of(runtime, row))
+        assert report.is_valid, report.problems
+    rewritten = sum(file.is_named for file in before.files.values())
+    print(
+        f"{len(erasures)} persons erased; {rewritten} files with content of them rewritten or deleted, "
+        f"{len(before.files) - rewritten} files, {len(before.rows)} rows and "
+        f"{sum(map(len, before.records.values()))} records of others unchanged"
     )
-    seal_all(caller.service.runtime)
-    return gone, kept
 
 
-def record_created(caller: Caller) -> Canary:
-    """Create a session that is never started."""
-    word = new_word()
-    actor = {"id": word, "kind": "human"}
-    return Canary(
-        caller.make_session(status="created", actor=actor, metadata={"deep": [{"who": word}]}), word
-    )
+def age_lake_logs(runtime: Runtime) -> None:
+    """Let the entries of the lake's logs look an hour old: younger ones stay for readers under way."""
+    an_hour_ago = time.time() - 3_600
+    for path in Path(runtime.settings.lake_url).rglob("_delta_log/*"):
+        os.utime(path, (an_hour_ago, an_hour_ago))
 
 
-def write_exports(caller: Caller) -> list[ExportRow]:
-    """Write exports in four formats, one that takes files of another over, and one of masked sessions."""
-    requests = [("checkout", name) for name in (*FORMATS, "parquet")] + [("masked", "parquet")]
-    rows = []
-    for workflow, name in requests:
-        body = {
-            "workflow": workflow,
-            "format": name,
-            "destination": {"kind": "signed_url"},
-            "frame_sampling": {"mode": "all"},
-        }
-        created = caller.post("/v1/exports", body)
-        assert created.status_code == 202, created.text
-        rows.append(run_export(caller.service.runtime, created.json()["id"], owner="tests"))
-        assert rows[-1].status == "completed", rows[-1].error
-    return rows
-
-
-def words_of(caller: Caller, canary: Canary) -> tuple[str, str]:
-    """Return the word of a session, and the digits of the token that masks it."""
-    key = derive_masking_key(caller.service.runtime.settings.secret, caller.key.workspace_id)
-    return canary.word, compute_token_digest(key, canary.word)
-
-
-def tenant_of(caller: Caller) -> Tenant:
-    """Return the workspace and mode of a caller."""
-    return Tenant(caller.key.workspace_id, "live")
-
-
-def find_words(caller: Caller, group: Recorded) -> dict[str, set[str]]:
-    """Return the places of each word and token of a group in all stores."""
-    words = [word for canary in group.canaries for word in words_of(caller, canary)]
+def find_words(caller: Caller, *groups: People) -> dict[str, set[str]]:
+    """Return the places of each word, token and session id of persons in all stores."""
     runtime = caller.service.runtime
-    return places_of_words((*stored_places(runtime), *pages_of_tables(runtime)), "|".join(words))
+    texts = (*stored_places(runtime), *pages_of_tables(runtime))
+    return places_of_words(texts, join_words(caller, *groups))
 
 
 def list_stores(places_by_word: dict[str, set[str]]) -> set[tuple[str, str]]:
@@ -180,65 +254,71 @@ def list_stores(places_by_word: dict[str, set[str]]) -> set[tuple[str, str]]:
 
 
 def pages_of_tables(runtime: Runtime) -> Iterator[tuple[str, str]]:
-    """Yield the pages of the tables of PostgreSQL, without its log."""
+    """Yield the files of PostgreSQL's data directory, without its write-ahead log."""
     if runtime.database.is_sqlite:
         return
     with closing(psycopg.connect(runtime.database.url, autocommit=True)) as connection:
         connection.execute("CHECKPOINT")
-        row = connection.execute(
-            "SELECT current_setting('data_directory'), oid FROM pg_database WHERE datname = %s",
-            (runtime.database.url.rpartition("/")[2],),
-        ).fetchone()
-        assert row is not None
-    for path in (Path(row[0]) / "base" / str(row[1])).iterdir():
-        yield from (("pages", text) for text in texts_of_file(path))
+        ((folder,),) = connection.execute("SHOW data_directory").fetchall()
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file() and "pg_wal" not in path.parts:
+            yield from (("pages", text) for text in texts_of_file(path))
 
 
-def require_found(caller: Caller, group: Recorded, exports: list[ExportRow]) -> None:
-    """Require that the search finds each person of a group wherever their data are."""
-    runtime, places_by_word = caller.service.runtime, find_words(caller, group)
-    folders = [str(folder_of(runtime, row).relative_to(runtime.settings.data_dir)) for row in exports]
-    pages = ["recorder.db"] if runtime.database.is_sqlite else ["pages"]
-    hot, rows = ["blobs/frames/", *pages], ["table sessions", "table session_metadata", "table outbox"]
-    tenant = tenant_of(caller)
-    lake = [f"lake/{tenant.workspace_id}/{tenant.mode}/{kind}/" for kind in ("events", "frames", "steps")]
-    wanted = (
-        (group.archived, ["cold/frames/", *lake, *folders[:5], *rows, *pages]),
-        (group.sealed, [*hot, *lake, *folders[:5], *rows]),
-        (group.masked, [*hot, *lake[:1], folders[5], *rows]),
-        (group.recording, [*hot, *rows, "table event_batches", "table frames", "table tags"]),
-        (group.created, [*pages, *rows]),
-    )
-    for canaries, expected in wanted:
-        for canary in canaries:
-            places = set().union(*(places_by_word.get(word, set()) for word in words_of(caller, canary)))
-            for start in expected:
-                assert any(path.startswith(start) for path in places), (start, sorted(places))
-    for canary in group.masked:
-        word, digits = words_of(caller, canary)
-        assert not any(path.startswith("table session") for path in places_by_word[word])
-        assert {"table sessions", "table session_metadata"} <= places_by_word[digits]
+def require_found(caller: Caller, people: People, found: Mapping[str, set[str]]) -> None:
+    """Require that the search finds each person in every place of the product's list that can hold them."""
+    for found_by, is_word in ((FOUND_BY_WORD, True), (FOUND_BY_ID, False)):
+        for holding, groups in found_by.items():
+            starts = PLACES.get(holding) or (name_place(caller, holding),)
+            for person in (person for group in groups for person in getattr(people, group)):
+                words = list_words(caller, person) if is_word else person.session_ids
+                places = set().union(*(found.get(word, set()) for word in words))
+                assert any(path.startswith(starts) for path in places), (holding, person, sorted(places))
 
 
-def hash_sessions(runtime: Runtime, caller: Caller, canaries: list[Canary]) -> dict[str, str]:
-    """Return the digests of everything that belongs to sessions: rows, objects, rows of the lake."""
-    ids = {canary.session_id for canary in canaries}
-    contents: dict[str, list[Any]] = {}
-    with runtime.database.transaction(write=False) as db:
-        for table in METADATA.sorted_tables:
-            names = {"sessions": "id", "outbox": "subject_id"}
-            column = table.columns.get(names.get(str(table.name), "session_id"))
-            if column is not None:
-                rows = db.connection().execute(table.select().where(column.in_(ids)))
-                contents[f"table {table.name}"] = sorted(map(repr, rows))
-    for folder in (Path(runtime.blobs.url), Path(runtime.settings.cold_url)):
-        for path in sorted(folder.rglob("*")):
-            if path.is_file() and ids & set(path.parts):
-                contents[str(path)] = [path.read_bytes()]
-    tenant = tenant_of(caller)
-    for kind in LAYOUTS:
-        rows_of_lake = runtime.lake.scan(kind, tenant).filter(pl.col("session_id").is_in(list(ids))).collect()
-        contents[f"lake {kind}"] = sorted(map(repr, rows_of_lake.rows()))
-    sizes = Counter({name: len(content) for name, content in contents.items()})
-    assert sizes["table sessions"] == sizes["lake sessions"] + 2 == len(ids)
-    return {name: hashlib.sha256(repr(content).encode()).hexdigest() for name, content in contents.items()}
+def name_place(caller: Caller, holding: str) -> str:
+    """Return the place of a table's rows, or of a lake table's files."""
+    kind = holding.removeprefix("lake ")
+    tenant = Tenant(caller.key.workspace_id, "live")
+    return f"table {holding}" if kind == holding else f"lake/{tenant.workspace_id}/{tenant.mode}/{kind}/"
+
+
+def join_words(caller: Caller, *groups: People) -> str:
+    """Return the regular expression of all words of persons."""
+    everyone = [person for people in groups for person in people.everyone]
+    return "|".join(word for person in everyone for word in list_words(caller, person))
+
+
+def count_received(receiver: Receiver, person: Person) -> int:
+    """Return how many requests a receiver got about the sessions of a person."""
+    ids = [f'"{session_id}"'.encode() for session_id in person.session_ids]
+    return sum(any(session_id in request.body for session_id in ids) for request in receiver.received)
+
+
+def require_others_unchanged(before: ContentSnapshot, after: ContentSnapshot) -> None:
+    """Require that an erasure changed nothing but what the lists of this module name."""
+    changing = {(table, name) for table, names in CHANGING_COLUMNS for name in names}
+    named_files = [path for path, file in before.files.items() if file.is_named]
+    changed = []
+    for (table, key), columns in before.rows.items():
+        if table == "export_shards" and is_of_file(columns, named_files):
+            continue
+        now = after.rows.get((table, key), {})
+        differing = {name for name, value in columns.items() if now.get(name) != value}
+        changed += [(table, name, key) for name in differing if (table, name) not in changing]
+    assert changed == []
+    new = {table for table, _ in after.rows.keys() - before.rows.keys() - before.named_rows}
+    assert new - GROWING_TABLES.keys() == set()
+    for path, file in before.files.items():
+        now_file = after.files.get(path)
+        if file.is_named:
+            assert now_file is None or (now_file.digest != file.digest and not now_file.is_named), path
+        elif Path(path).name not in CHANGING_FILES:
+            assert now_file == file, path
+    assert before.records == after.records
+
+
+def is_of_file(shard: Mapping[str, str], paths: Sequence[str]) -> bool:
+    """Return whether the row of a shard is that of one of some files."""
+    ending = "/".join(shard[name].strip("'") for name in ("export_id", "path"))
+    return any(path.endswith(ending) for path in paths)

@@ -11,7 +11,7 @@ import pytest
 
 from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
-from recorder.governance.erasure_runs import has_unfinished_erasures, run_erasures
+from recorder.governance.erasure_runs import has_unfinished_erasures, open_erasure_run, run_erasures
 from recorder.governance.erasure_subjects import SubjectMatcher
 from recorder.governance.holds import add_hold, remove_hold
 from recorder.governance.table_rewrites import rewrite_tables
@@ -47,12 +47,18 @@ def erase(caller: Caller, subject: str) -> dict[str, Any]:
     return output
 
 
-def finish_erasures(caller: Caller) -> None:
-    """Run until no erasure is open."""
+def finish_erasures(caller: Caller, *, remove_texts: Callable[[], bool] = lambda: True) -> None:
+    """Run until no erasure is open; see `open_erasure_run` for the function."""
     runtime = caller.service.runtime
     run_erasures(runtime, "tests")
     finish_purges(runtime)
-    run_erasures(runtime, "tests")
+    with open_erasure_run(runtime, "tests", remove_texts=remove_texts) as run:
+        assert run is not None
+        while run.search_next_range():
+            pass
+        run.end_erasures()
+        for error in run.errors.values():
+            raise error
     rewrites = rewrite_tables(runtime, "tests")
     assert rewrites is not None and rewrites.failures == {}
     with runtime.database.transaction(write=False) as db:

@@ -34,7 +34,7 @@ def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
     with runtime.database.transaction(write=False) as db:
         for table in METADATA.sorted_tables:
             for row in db.connection().execute(table.select()):
-                yield from ((f"table {table.name}", _text(value)) for value in row)
+                yield from ((f"table {table.name}", read_as_text(value)) for value in row)
     folder = runtime.settings.data_dir
     for path in _files(runtime):
         location = str(path.relative_to(folder)) if path.is_relative_to(folder) else path.name
@@ -46,10 +46,17 @@ def places_of_words(texts: Iterable[tuple[str, str]], expression: str) -> dict[s
     places: dict[str, set[str]] = defaultdict(set)
     pattern = re.compile(expression)
     for location, text in texts:
-        for readable in (text, _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text), *_decode(text)):
+        for readable in readable_texts(text):
             for match in pattern.findall(readable):
                 places[match].add(location)
     return places
+
+
+def readable_texts(text: str) -> Iterator[str]:
+    """Yield a text as it is, without escapes of JSON, and what is in it as base64."""
+    yield text
+    yield _ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text)
+    yield from _decode(text)
 
 
 def _decode(text: str) -> Iterator[str]:
@@ -86,7 +93,7 @@ def read_stored_file(path: Path) -> bytes:
 def texts_of_file(path: Path) -> Iterator[str]:
     """The texts of a file: raw, unpacked, and decoded."""
     data = read_stored_file(path)
-    yield _text(data)
+    yield read_as_text(data)
     match path.suffix:
         case ".parquet":
             yield repr(pq.ParquetFile(path).read().to_pylist())
@@ -97,10 +104,10 @@ def texts_of_file(path: Path) -> Iterator[str]:
             with tarfile.open(path) as archive:
                 for member in archive:
                     content = archive.extractfile(member)
-                    yield member.name + ("" if content is None else _text(content.read()))
+                    yield member.name + ("" if content is None else read_as_text(content.read()))
 
 
-def _text(value: Any) -> str:
+def read_as_text(value: Any) -> str:
     if not isinstance(value, bytes | memoryview):
         return str(value)
     data = bytes(value)

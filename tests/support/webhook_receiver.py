@@ -12,11 +12,15 @@ import orjson
 
 @dataclass(frozen=True)
 class Answer:
-    """One scripted answer; without a status the connection is closed in the middle."""
+    """One scripted answer; without a status the connection is closed in the middle.
+
+    One that echoes sends the body of the request back.
+    """
 
     status: int | None
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
+    echoes: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,7 @@ def running_receiver(*answers: Answer, hold: threading.Event | None = None) -> I
                 self.close_connection = True
                 return
             content = orjson.dumps(answer.body) if answer.body is not None else b""
+            content = body if answer.echoes else content
             self.send_response(answer.status)
             for name, value in {**answer.headers, "Content-Length": str(len(content))}.items():
                 self.send_header(name, value)

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+from sqlmodel import col, func, select
+
+from recorder.models.operations import OutboxRow
+from recorder.models.webhook import DeliveryRow
 from tests.support.factories import Caller
 
 WEBHOOKS = "/v1/webhooks"
@@ -21,3 +25,10 @@ def make(caller: Caller, **members: Any) -> dict[str, Any]:
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
     return made
+
+
+def count_undelivered(caller: Caller) -> int:
+    """Return how many events wait for deliveries, and how many attempts have not ended."""
+    with caller.service.runtime.database.transaction(write=False) as db:
+        events = db.exec(select(func.count()).where(col(OutboxRow.dispatched_at).is_(None))).one()
+        return events + db.exec(select(func.count()).where(DeliveryRow.status == "pending")).one()
