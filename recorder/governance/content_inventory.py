@@ -24,6 +24,8 @@ class Holding:
     #: and `kept` are out of its reach.
     remover: Remover
     note: str = ""
+    #: Its files below the data folder, unless a setting leads elsewhere; `*` stands for folders too.
+    files: tuple[str, ...] = ()
 
 
 #: Tables of the database. Columns with ids, numbers, times and settings alone are not content.
@@ -31,7 +33,7 @@ TABLES = (
     Holding("sessions", ("actor_id", "event_mark", "seal_error_message"), "content"),
     Holding("session_metadata", ("metadata", "source_hashes"), "content"),
     Holding("session_statuses", (), "content"),
-    Holding("event_batches", ("payload",), "content"),
+    Holding("event_batches", ("payload", "first_id"), "content"),
     Holding("event_keys", ("event_id", "digest"), "content"),
     Holding("batch_keys", ("answer", "body_digest"), "content"),
     Holding("frames", ("frame_id", "url", "active_rect", "masked_rects", "digest", "sha256"), "content"),
@@ -87,6 +89,7 @@ TABLES = (
     Holding("drift_alarms", ("data",), "graph", "labels as they were; unshared texts are removed"),
     Holding("exports", ("spec", "lineage"), "kept", "ids of excluded sessions"),
     Holding("export_sessions", ("session_id",), "exports", "which session is in which export"),
+    Holding("export_recipes", ("body",), "kept", "ids of excluded sessions"),
     Holding("audit_entries", ("details",), "retention", "ids and settings, never recorded content"),
 )
 #: Tables without recorded content: settings, keys, counters, structure and state of the service.
@@ -96,7 +99,6 @@ WITHOUT_CONTENT = frozenset(
         "audit_heads",
         "deployment",
         "drift_states",
-        "export_recipes",
         "export_shards",
         "export_workflows",
         "graph_paths",
@@ -117,36 +119,85 @@ WITHOUT_CONTENT = frozenset(
 )
 #: Kinds of lake tables, with their old files and logs.
 LAKE = (
-    Holding("events", (), "lake"),
-    Holding("frames", (), "lake"),
-    Holding("sessions", (), "lake"),
-    Holding("steps", (), "lake"),
+    Holding("events", (), "lake", files=("lake/*/*/events/*",)),
+    Holding("frames", (), "lake", files=("lake/*/*/frames/*",)),
+    Holding("sessions", (), "lake", files=("lake/*/*/sessions/*",)),
+    Holding("steps", (), "lake", files=("lake/*/*/steps/*",)),
 )
 #: Prefixes of objects in the blob store.
 OBJECTS = (
-    Holding("frames/", (), "content", "pictures and snapshots; orphans and temporaries after a day"),
-    Holding("sealing/", (), "content", "progress of large sessions"),
-    Holding("exports/", (), "exports", "plans: ids, outcomes and digests of sessions"),
-    Holding("health/", (), "kept", "probes without content"),
+    Holding(
+        "frames/",
+        (),
+        "content",
+        "pictures and snapshots; orphans and temporaries after a day",
+        files=("blobs/frames/*", "cold/frames/*"),
+    ),
+    Holding("sealing/", (), "content", "progress of large sessions", files=("blobs/sealing/*",)),
+    Holding(
+        "exports/", (), "exports", "plans: ids, outcomes and digests of sessions", files=("blobs/exports/*",)
+    ),
+    Holding("health/", (), "kept", "probes without content", files=("blobs/health/*", "cold/health/*")),
 )
 #: Other locations.
 PLACES = (
-    Holding("hosted exports", (), "exports", "rewritten; deleted 30 days after completion"),
-    Holding("local exports", (), "exports", "rewritten while the manifest is ours"),
+    Holding(
+        "hosted exports",
+        (),
+        "exports",
+        "rewritten; deleted 30 days after completion",
+        files=("exports/wsp_*",),
+    ),
+    Holding("local exports", (), "exports", "rewritten while the manifest is ours; in the operator's folder"),
     Holding("exports elsewhere", (), "operator", "the client's buckets, counted by an erasure"),
     Holding("webhook receivers", (), "operator", "counted as deliveries of an erasure"),
-    Holding("SQLite's write-ahead log", (), "content", "truncated at the end of a purge"),
-    Holding("SQLite's free pages", (), "content", "overwritten: secure_delete"),
+    Holding(
+        "SQLite's write-ahead log",
+        (),
+        "content",
+        "truncated at the end of a purge",
+        files=("recorder.db-wal", "recorder.db-shm"),
+    ),
+    Holding("SQLite's free pages", (), "content", "overwritten: secure_delete", files=("recorder.db",)),
     Holding("SQLite's page gaps", (), "erasure", "the file is rewritten before an erasure ends, and daily"),
     Holding("PostgreSQL's dead rows", (), "erasure", "tables are rewritten before an erasure ends"),
     Holding("PostgreSQL's WAL and replicas", (), "operator", "rotation"),
     Holding(
-        "Dagster's records", (), "retention", "deleted after 30 days; stripped of texts after an erasure"
+        "Dagster's records",
+        (),
+        "retention",
+        "deleted after 30 days; stripped of texts after an erasure",
+        files=(
+            "dagster/history/*",
+            "dagster/schedules/*",
+            "dagster/__repository__/*",
+            "dagster/*-*-*-*-*/*",
+        ),
     ),
-    Holding("service logs", (), "operator", "ids and codes, never recorded content"),
-    Holding("temporary files", (), "start", "in tmp; of killed processes, until the service starts again"),
+    Holding("service logs", (), "operator", "ids and codes, never recorded content", files=("logs/*",)),
+    Holding(
+        "temporary files",
+        (),
+        "start",
+        "in tmp; of killed processes, until the service starts again",
+        files=("tmp/*",),
+    ),
     Holding("caches of graphs in processes", (), "graph", "loaded again after a version of the kind purge"),
     Holding("backups", (), "operator", "to be deleted within 30 days"),
+)
+#: Files below the data folder without recorded content: secret, places and times of backups, marks of the
+#: deployment in its stores, and the state of processes of the service.
+FILES_WITHOUT_CONTENT = (
+    "secret",
+    "backups.json",
+    "run/*",
+    "blobs/deployment.json",
+    "cold/deployment.json",
+    "exports/deployment.json",
+    "lake/deployment/*",
+    "dagster/code.sock",
+    "dagster/matplotlib/*",
+    "dagster/workspace.yaml",
 )
 #: Statistics of PostgreSQL, which quote values of columns.
 STATISTICS = "pg_statistic"

@@ -96,6 +96,7 @@ NOT_LOOKED_FOR = {
     "graph_micro_states": "hashes",
     "graph_traces": "hashes",
     "exports": "ids of sessions that a client excluded stay; no export here excludes one",
+    "export_recipes": "ids of sessions that a client excluded stay; no recipe here excludes one",
     "audit_entries": "ids and settings",
     "health/": "probes without content",
     "exports elsewhere": "the client's; counted, tests/governance/test_erasure.py",

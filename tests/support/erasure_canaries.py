@@ -83,12 +83,17 @@ class People:
         return {session_id for person in self.everyone for session_id in person.session_ids}
 
 
-def record_people(caller: Caller) -> tuple[People, People]:
-    """Record the persons to erase and as many others; the first ones of both are archived."""
+def record_people(caller: Caller, *, subjects: int = SUBJECTS) -> tuple[People, People]:
+    """Record the persons to erase and as many others; the first ones of both are archived.
+
+    Args:
+        caller: a key of their workspace.
+        subjects: number of persons of each kind.
+    """
     patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": _DAYS}})
     set_masking(caller, {"patterns": [_PATTERN]}, workflow="masked")
     runtime = caller.service.runtime
-    archived = [[Person.of(recorded_canary(caller)) for _ in range(SUBJECTS)] for _ in range(2)]
+    archived = [[Person.of(recorded_canary(caller)) for _ in range(subjects)] for _ in range(2)]
     sealed_at = session_row(runtime, archived[1][-1].session_ids[0]).sealed_at
     assert sealed_at is not None
     at = sealed_at + timedelta(days=_DAYS, minutes=1)
@@ -96,9 +101,9 @@ def record_people(caller: Caller) -> tuple[People, People]:
     first, second = (
         People(
             archived=of_group,
-            sealed=[Person.of(recorded_canary(caller)) for _ in range(SUBJECTS)],
-            masked=[Person.of(recorded_canary(caller, workflow="masked")) for _ in range(SUBJECTS)],
-            replayed=[_record_replayed(caller) for _ in range(SUBJECTS)],
+            sealed=[Person.of(recorded_canary(caller)) for _ in range(subjects)],
+            masked=[Person.of(recorded_canary(caller, workflow="masked")) for _ in range(subjects)],
+            replayed=[_record_replayed(caller) for _ in range(subjects)],
             named=[_record_named(caller)],
             recording=[Person.of(recorded_canary(caller, is_stopped=False, is_sealed=False))],
             created=[_record_created(caller)],
@@ -215,7 +220,7 @@ def dagster_deployment(caller: Caller) -> Iterator[Deployment]:
         "RECORDER_LOCAL_EXPORT_ROOT": str(runtime.settings.local_export_root),
     }
     home = runtime.settings.data_dir / "tmp" / "dagster-home"
-    home.mkdir(parents=True)
+    home.mkdir(parents=True, exist_ok=True)
     (home / "dagster.yaml").write_text(yaml.safe_dump(settings))
     with pytest.MonkeyPatch.context() as patched:
         for name, value in environment.items():
