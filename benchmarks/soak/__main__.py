@@ -41,6 +41,7 @@ def main(
                 with sampler.sampling():
                     load.run()
                 sampler.take()
+                load.count_failed_runs()
     verdicts = judge(sampler.samples)
     _show(verdicts, Console(width=140))
     words.print(" · ".join(f"{name} {count}" for name, count in sorted(load.counts.items())), markup=False)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from itertools import cycle, islice
+from typing import Any
 
 import httpx
 
@@ -20,7 +22,18 @@ from recorder.client.webhook_receiver import DeliveryReceiver
 from recorder.supervisor import Service
 
 WORKFLOW = "approve_invoice"
-DAILY_JOBS = ("remove_expired", "maintain_lake")
+#: Jobs of the deployment's schedules: two are called every minute, and as many of the others in turn.
+EVERY_MINUTE = ("remove_expired", "maintain_lake")
+IN_TURN = (
+    "rebuild_memory_graphs",
+    "remove_dagster_records",
+    "check_arrivals",
+    "check_memory_graphs",
+    "drift",
+    # A sensor calls it in the quiet hour while erasures wait.
+    "rewrite_tables",
+)
+_AT_ONCE = 2
 _EVENTS = 20
 _FRAMES = 2
 _PEOPLE = 8
@@ -28,6 +41,9 @@ _PEOPLE = 8
 _DELETED = 20
 _EVERY_MINUTE_S = 60.0
 _EXPORT_OF = timedelta(minutes=1)
+_FAILED = """
+{ runsOrError(filter: {statuses: [FAILURE]}) { ... on Runs { results { jobName } } } }
+"""
 _LAUNCH = """
 mutation Launch($job: String!) {
   launchRun(executionParams: {
@@ -47,6 +63,7 @@ class Load:
         self._a_second = sessions / (minutes * 60)
         self._screens = session_screens(12, seed=1)
         self._rng = random.Random(1)
+        self._others = cycle(IN_TURN)
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
@@ -61,6 +78,12 @@ class Load:
         with repeated_calls(self._call_daily_jobs, _EVERY_MINUTE_S), ThreadPoolExecutor(_PEOPLE) as people:
             for _ in people.map(record_in_turn, range(self._sessions)):
                 pass
+
+    def count_failed_runs(self) -> None:
+        """Count the runs of Dagster that failed, by job."""
+        with self._service.open_dagster() as dagster:
+            for run in _query(dagster, _FAILED)["runsOrError"]["results"]:
+                self._count(f"failed runs of {run['jobName']}")
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
@@ -108,7 +131,7 @@ class Load:
 
     def _call_daily_jobs(self) -> None:
         with self._service.open_dagster() as dagster:
-            for job in DAILY_JOBS:
+            for job in (*EVERY_MINUTE, *islice(self._others, _AT_ONCE)):
                 self._try(f"runs of {job}", lambda job=job: _launch(dagster, job))  # type: ignore[misc]
         self._try("exports", self._create_export)
 
@@ -127,8 +150,13 @@ class Load:
 
 
 def _launch(dagster: httpx.Client, job: str) -> None:
-    answer = dagster.post("/graphql", json={"query": _LAUNCH, "variables": {"job": job}}, timeout=60)
-    answer.raise_for_status()
-    kind = answer.json()["data"]["launchRun"]["__typename"]
+    kind = _query(dagster, _LAUNCH, job=job)["launchRun"]["__typename"]
     if kind != "LaunchRunSuccess":
         raise RuntimeError(f"Dagster did not launch {job}: {kind}")
+
+
+def _query(dagster: httpx.Client, query: str, **variables: str) -> Any:
+    """Return the data of an answer of Dagster's GraphQL."""
+    answer = dagster.post("/graphql", json={"query": query, "variables": variables}, timeout=60)
+    answer.raise_for_status()
+    return answer.json()["data"]

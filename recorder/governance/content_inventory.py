@@ -190,6 +190,7 @@ PLACES = (
 FILES_WITHOUT_CONTENT = (
     "secret",
     "backups.json",
+    "dagster-login/*",
     "run/*",
     "blobs/deployment.json",
     "cold/deployment.json",

@@ -23,9 +23,11 @@ from benchmarks.otlp import TraceRequests, encode_spans, trace_id
 from benchmarks.screens import SIZE, session_screens
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
+from benchmarks.soak.load import EVERY_MINUTE, IN_TURN
 from benchmarks.soak.samples import Sample
 from benchmarks.soak.verdicts import judge
 from benchmarks.sqlmodel_peer import count_events, create_peer, peer_sessions
+from pipelines.definitions import defs
 from recorder.access.keys import Caller
 from recorder.recording.event_batches import check_and_pack_event_batch
 from recorder.recording.frame_validation import validate_frame_picture
@@ -191,6 +193,11 @@ def test_an_erasure_and_a_search_are_timed() -> None:
 def test_a_soak_finds_what_grows(grown: str | None) -> None:
     missed = [verdict.name for verdict in judge(make_samples(grown)) if verdict.is_reached is False]
     assert len(missed) == (grown is not None) and all(grown in name for name in missed if grown)
+
+
+def test_a_soak_calls_the_job_of_every_schedule() -> None:
+    scheduled = {schedule.job_name for schedule in defs.schedules or []}
+    assert scheduled <= {*EVERY_MINUTE, *IN_TURN} <= {job.name for job in defs.jobs or []}
 
 
 def make_samples(grown: str | None) -> list[Sample]:
