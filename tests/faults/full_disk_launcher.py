@@ -36,7 +36,7 @@ _MOST_REQUESTS = 100
 
 @dataclass
 class FullDisk:
-    """What a deployment did on a full disk, and after it."""
+    """Answers and stored items of a deployment on a full disk, and once it has room again."""
 
     #: Status and code of the first refused request of each kind.
     refused: dict[str, list[Any]] = field(default_factory=dict)
@@ -163,13 +163,13 @@ def seal_again(service: Service, session_id: str) -> bool:
 
 def read_all(caller: Caller, session_id: str, kind: str) -> list[Any]:
     """Return all events or frames of a session."""
-    found: list[Any] = []
+    items: list[Any] = []
     cursor = ""
     while True:
         answer = caller.get(f"/v1/sessions/{session_id}/{kind}?limit=100{cursor}").json()
-        found += answer["data"]
+        items += answer["data"]
         if not answer["has_more"]:
-            return found
+            return items
         cursor = f"&cursor={answer['next_cursor']}"
 
 

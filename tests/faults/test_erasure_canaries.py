@@ -2,8 +2,8 @@
 
 `RECORDER_FAULT_SUBJECTS` is the number of persons of each kind on each engine, and of others whose data stay.
 Files are read raw and unpacked, columns and archives decoded. On PostgreSQL the rewrite of tables is part of
-it, and the whole data directory is read without `pg_wal`. A place of the product's own list of holdings is
-looked for before, or named with a reason in `NOT_LOOKED_FOR`.
+it, and the whole data directory is read without `pg_wal`. The search before an erasure must find them at each
+place of the product's own list of holdings, but for those in `NOT_SEARCHED`.
 """
 
 import os
@@ -44,7 +44,7 @@ __all__ = ["caller"]
 
 _SEALED = ("archived", "sealed", "masked", "replayed", "named")
 _ALL = (*_SEALED, "recording", "created")
-#: Holdings of the product's list that are looked for: the groups of which each person is found there by the
+#: Holdings of the product's list that are searched: the groups of which each person is found there by the
 #: person's word, or by its token where the session is masked.
 FOUND_BY_WORD = {
     "sessions": ("archived", "sealed", "masked", "replayed", "recording", "created"),
@@ -86,8 +86,8 @@ FOUND_BY_ID = {
     "lake sessions": _SEALED,
     "exports/": ("archived", "sealed", "masked", "replayed"),
 }
-#: Holdings that are not looked for, with the reason.
-NOT_LOOKED_FOR = {
+#: Holdings that are not searched, with the reason.
+NOT_SEARCHED = {
     "holds": "an erasure leaves a held session alone; tests/governance/test_erasure.py",
     "purges": "an erasure makes them itself",
     "erasures": "an erasure makes them itself, with the subject encrypted",
@@ -169,13 +169,13 @@ def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
-def test_every_holding_is_looked_for_or_left_out_with_a_reason() -> None:
+def test_every_holding_is_searched_or_left_out_with_a_reason() -> None:
     inventory = content_inventory
     listed = {holding.name for holding in (*inventory.TABLES, *inventory.OBJECTS, *inventory.PLACES)}
     listed |= {f"lake {holding.name}" for holding in inventory.LAKE}
-    looked_for = FOUND_BY_WORD.keys() | FOUND_BY_ID.keys()
-    assert looked_for & NOT_LOOKED_FOR.keys() == set()
-    assert looked_for | NOT_LOOKED_FOR.keys() == listed
+    searched = FOUND_BY_WORD.keys() | FOUND_BY_ID.keys()
+    assert searched & NOT_SEARCHED.keys() == set()
+    assert searched | NOT_SEARCHED.keys() == listed
 
 
 def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
@@ -191,9 +191,9 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
     with dagster_deployment(caller) as deployment:
         for people in (gone, kept):
             exports += show_in_dagster(deployment, people)
-        found = find_words(caller, gone, kept)
+        places_before = find_words(caller, gone, kept)
         for people in (gone, kept):
-            require_found(caller, people, found)
+            require_found(caller, people, places_before)
         sent = [count_received(receiver, person) for person in gone.everyone]
         erased = join_words(caller, gone)
         before = take_snapshot(runtime, tenant, erased)
@@ -210,7 +210,9 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
     assert {word: places for word, places in left.items() if re.fullmatch(erased, word)} == {}
     # Dagster keeps no texts of runs from before an erasure, whomever they quote.
     stores = {
-        pair for pair in list_stores(found) if not re.fullmatch(erased, pair[0]) and pair[1] != "dagster"
+        pair
+        for pair in list_stores(places_before)
+        if not re.fullmatch(erased, pair[0]) and pair[1] != "dagster"
     }
     assert stores <= list_stores(left)
     for erasure, person, deliveries in zip(erasures, gone.everyone, sent, strict=True):
@@ -232,7 +234,7 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
 
 
 def age_lake_logs(runtime: Runtime) -> None:
-    """Let the entries of the lake's logs look an hour old: younger ones stay for readers under way."""
+    """Set the times of the lake's log entries an hour back: younger ones stay for readers under way."""
     an_hour_ago = time.time() - 3_600
     for path in Path(runtime.settings.lake_url).rglob("_delta_log/*"):
         os.utime(path, (an_hour_ago, an_hour_ago))
@@ -266,14 +268,14 @@ def pages_of_tables(runtime: Runtime) -> Iterator[tuple[str, str]]:
             yield from (("pages", text) for text in texts_of_file(path))
 
 
-def require_found(caller: Caller, people: People, found: Mapping[str, set[str]]) -> None:
+def require_found(caller: Caller, people: People, places_by_word: Mapping[str, set[str]]) -> None:
     """Require that the search finds each person in every place of the product's list that can hold them."""
     for found_by, is_word in ((FOUND_BY_WORD, True), (FOUND_BY_ID, False)):
         for holding, groups in found_by.items():
             starts = PLACES.get(holding) or (name_place(caller, holding),)
             for person in (person for group in groups for person in getattr(people, group)):
                 words = list_words(caller, person) if is_word else person.session_ids
-                places = set().union(*(found.get(word, set()) for word in words))
+                places = set().union(*(places_by_word.get(word, set()) for word in words))
                 assert any(path.startswith(starts) for path in places), (holding, person, sorted(places))
 
 

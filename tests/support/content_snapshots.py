@@ -1,4 +1,4 @@
-"""Snapshots of a deployment's content: they tell what an erasure must change from what it must leave."""
+"""Snapshots of a deployment's content: what an erasure must change, and what it must leave alone."""
 
 import hashlib
 import json

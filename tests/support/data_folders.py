@@ -30,7 +30,7 @@ def name_places(folder: Path, *, local_exports: str | None = None) -> dict[str, 
         name = str(path.relative_to(folder))
         if path.is_dir():
             continue
-        found = [place for pattern, place in patterns.items() if fnmatchcase(name, pattern)]
-        assert len(found) == 1, f"{name} is at {len(found)} places of the list: {found}"
-        places.setdefault(found[0], set()).add(name)
+        matching = [holding for pattern, holding in patterns.items() if fnmatchcase(name, pattern)]
+        assert len(matching) == 1, f"{name} is at {len(matching)} places of the list: {matching}"
+        places.setdefault(matching[0], set()).add(name)
     return places

@@ -243,7 +243,7 @@ def show_in_dagster(deployment: Deployment, people: People) -> list[ExportRow]:
 
 
 def list_words(caller: Caller, person: Person) -> list[str]:
-    """Return what the search looks for: the person's word, the token that masks it, and ids of sessions.
+    """Return what a search has to find: the person's word, the token that masks it, and ids of sessions.
 
     Of the word the letters that no other word shares: packed pages may refer to the others elsewhere.
     """
