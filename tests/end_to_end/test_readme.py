@@ -128,7 +128,7 @@ def test_the_examples_of_a_page_run(page: Path, deployment: Deployment, tmp_path
 
 def test_the_data_folder_of_the_deployment_has_only_files_at_listed_places(deployment: Deployment) -> None:
     places = name_places(Path(deployment.variables["RECORDER_DATA_DIR"]))
-    assert {"frames/", "lake events", "lake sessions", "service logs", "Dagster's records"} <= places.keys()
+    assert {"lake events", "lake sessions", "service logs", "Dagster's records"} <= places.keys()
 
 
 def test_every_page_has_examples_in_shell_and_in_python() -> None:
