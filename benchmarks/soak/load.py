@@ -35,6 +35,8 @@ IN_TURN = (
 )
 _AT_ONCE = 2
 _EVENTS = 20
+#: Ways in which the people work. The graph of a workflow grows with their number, which `graph-flood` measures.
+_WAYS = 200
 _FRAMES = 2
 _PEOPLE = 8
 #: A session in so many is deleted softly, and as many for good.
@@ -112,7 +114,7 @@ class Load:
             for n in range(_FRAMES)
         ]
         self._client.add_frames(session_id, frames)
-        items = event_items(_EVENTS, seed=turn)
+        items = event_items(_EVENTS, seed=turn % _WAYS)
         self._client.add_events(session_id, items[: _EVENTS // 2])
         self._client.add_events(session_id, items[_EVENTS // 2 :])
         self._client.stop(session_id)
