@@ -35,7 +35,7 @@ IN_TURN = (
 )
 _AT_ONCE = 2
 _EVENTS = 20
-#: Ways in which the people work. The graph of a workflow grows with their number, which `graph-flood` measures.
+#: Ways in which people work. The graph of a workflow grows with their number: `graph-flood` measures that.
 _WAYS = 200
 _FRAMES = 2
 _PEOPLE = 8
