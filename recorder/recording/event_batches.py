@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import zstandard
@@ -36,8 +36,6 @@ class TimedItem(msgspec.Struct):
 
 _time_decoder = msgspec.json.Decoder(TimedItem)
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
-#: Members of an event whose own members are optional.
-_STRUCTURES = frozenset({"target", "input", "app", "trace"})
 
 
 @dataclass(slots=True)
@@ -236,7 +234,7 @@ def pack_event_batch(
         ValidationFailed: if an item grows beyond four times its cap.
     """
     items, named, key = checked.items, checked.named, checked.key
-    body = _drop_null_event_members(mask_events(changes, checked.body))
+    body = mask_events(changes, checked.body)
     times = [item.t_ms for item in items]
     unnamed = len(items) - len(named)
     value = reserve_ulid_values(max(unnamed, 1))
@@ -257,27 +255,6 @@ def pack_event_batch(
         key=key,
         size=len(body),
     )
-
-
-def _drop_null_event_members(body: bytes) -> bytes:
-    """Return a checked body without members that are null, which means that they were left out.
-
-    Free values keep theirs: those within `data`, `signals` and `attrs`.
-    """
-    if b"null" not in body:
-        return body
-    items = (
-        msgspec.json.encode(_drop_nulls(msgspec.json.decode(item))) if b"null" in item else item
-        for item in map(bytes, _raw_decoder.decode(body).events)
-    )
-    return b'{"events":[' + b",".join(items) + b"]}"
-
-
-def _drop_nulls(event: dict[str, Any]) -> dict[str, Any]:
-    kept = {name: member for name, member in event.items() if member is not None}
-    for name in kept.keys() & _STRUCTURES:
-        kept[name] = {part: value for part, value in kept[name].items() if value is not None}
-    return kept
 
 
 def _compress_batch(body: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import polars as pl
 import pytest
 from deltalake import DeltaTable
 
@@ -12,12 +13,13 @@ from recorder.exports.planning.selection import plan_selected_sessions
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import ShardTask, WrittenShard
+from recorder.hashing import compute_hash_bucket
 from recorder.ids import new_id
 from recorder.models.session import TagRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.executors import Watched
-from tests.support.export_runs import ask, export, folder_of, manifest_of, rows_of
+from tests.support.export_runs import ask, export, folder_of, hashes_of, manifest_of, rows_of
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, delete, make_runtime, seal
 
 
@@ -70,6 +72,42 @@ def test_sessions_are_spread_over_buckets_without_loss(runtime: Runtime) -> None
     folder = export(runtime)
     assert manifest_of(folder)["layout"]["checkout"]["bucket_bits"] >= 4
     assert sorted(rows_of(folder, "frames")["session_id"]) == sorted(ids)
+
+
+def test_there_are_65536_buckets_at_most_and_a_dataset_of_them_is_valid(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # By this size the sessions would need one more bit than their hash has.
+    monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 1)
+    first = Recording()
+    bucket = compute_hash_bucket(first.session_id)
+    same, next_to_it = (find_session_of_bucket(each) for each in (bucket, bucket ^ 1))
+    recordings = [first, Recording(session_id=same), Recording(session_id=next_to_it)]
+    recordings += [Recording() for _ in range(45)] + [Recording(frames=[0, 500]) for _ in range(5)]
+    ids = seal(runtime, recordings)
+    folder = export(runtime)
+    manifest = manifest_of(folder)
+    assert manifest["layout"]["checkout"]["bucket_bits"] == 16
+    assert verify_manifest(folder).is_valid, verify_manifest(folder).problems
+    assert sorted(set(rows_of(folder)["session_id"])) == sorted(ids)
+    sessions = {
+        path.name: set(pl.read_parquet(path)["session_id"]) for path in folder.glob("data/*/events-*")
+    }
+    for session_id in ids:
+        of_bucket = {each for each in ids if compute_hash_bucket(each) == compute_hash_bucket(session_id)}
+        name = f"events-{compute_hash_bucket(session_id):05d}-of-65536.parquet"
+        assert sessions[name] == of_bucket
+    assert sessions[f"events-{bucket:05d}-of-65536.parquet"] == {first.session_id, same}
+    # Another export takes all files over, and one that lost a session all but its own.
+    delete(runtime, next_to_it)
+    later = export(runtime, destination={"kind": "local", "path": "later"})
+    gone = f"data/workflow=checkout/events-{bucket ^ 1:05d}-of-65536.parquet"
+    assert hashes_of(later) == {path: digest for path, digest in hashes_of(folder).items() if path != gone}
+
+
+def find_session_of_bucket(bucket: int) -> str:
+    """Return a new session id with a hash bucket."""
+    return next(each for each in iter(lambda: new_id("ses"), "") if compute_hash_bucket(each) == bucket)
 
 
 @pytest.mark.usefixtures("many_buckets")

@@ -4,28 +4,50 @@ import http.client
 import itertools
 import threading
 import time
+from typing import Protocol
 
 import orjson
 
 from benchmarks.seeds import Target
 from recorder import limits
-from tests.faults.lives import Lives
 
 BATCH = limits.EVENTS_PER_BATCH
 _PAUSE_S = 0.01
 
 
+class Address(Protocol):
+    """Place of a process, or of the one that takes the next connection."""
+
+    @property
+    def host(self) -> str:
+        """Host name."""
+
+    @property
+    def port(self) -> int:
+        """Port."""
+
+
 class Recorder(threading.Thread):
     """One client thread with a session of its own, whose events are numbered from 0."""
 
-    def __init__(self, lives: Lives, target: Target) -> None:
+    def __init__(self, lives: Address, target: Target, *, pause_s: float = 0.0) -> None:
+        """Prepare a client.
+
+        Args:
+            lives: where it sends.
+            target: its session and key.
+            pause_s: pause after each batch.
+        """
         super().__init__(daemon=True)
+        self._pause_s = pause_s
         self.lives = lives
         self.target = target
         #: Batches that were acknowledged; their events are the first so many hundreds.
         self.acknowledged = 0
         #: Acknowledgements of a batch that was stored before: the first had been lost on its way.
         self.repeated = 0
+        #: Connections that broke, or were not made.
+        self.broken = 0
         self.refused: list[bytes] = []
         self._is_over = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
@@ -40,6 +62,8 @@ class Recorder(threading.Thread):
             if self._is_over.is_set() or self.refused:
                 break
             self._send(number)
+            if self._pause_s:
+                self._is_over.wait(self._pause_s)
         self._hang_up()
 
     def _send(self, number: int) -> None:
@@ -51,6 +75,7 @@ class Recorder(threading.Thread):
                 status, answer, is_repeated = self._post(body, f"b-{number}")
             except (OSError, http.client.HTTPException):
                 self._hang_up()
+                self.broken += 1
                 time.sleep(_PAUSE_S)
                 continue
             if status == 202:

@@ -19,14 +19,26 @@ class SealingRun:
     """One run after another in the same place; each has a name of its own."""
 
     def __init__(
-        self, folder: Path, database_url: str, number: int, *, lease_s: float, runs: int = 4
+        self,
+        folder: Path,
+        database_url: str,
+        number: int,
+        *,
+        lease_s: float,
+        runs: int = 4,
+        module: str = "benchmarks.seal_worker",
     ) -> None:
         """Prepare a run.
 
         Args:
+            folder: data folder of the deployment.
+            database_url: its database.
+            number: number of the run.
+            lease_s: duration of its leases.
             runs: how many runs may seal side by side.
+            module: what runs; it ends with its standard input.
         """
-        self._command = [sys.executable, "-m", "benchmarks.seal_worker", str(folder), database_url]
+        self._command = [sys.executable, "-m", module, str(folder), database_url]
         self._number = number
         self._lease_s, self._runs = lease_s, runs
         self._lives = 0

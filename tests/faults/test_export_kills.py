@@ -32,6 +32,7 @@ _LEASE_MS = 300
 #: Then an export is left in peace: else chance alone might let none of its runs get on.
 _KILLS_OF_ONE = 5
 _PATIENCE_S = 60.0
+_LONG_PATIENCE_S = 120.0
 
 
 @dataclass
@@ -52,6 +53,29 @@ class Lives:
     def ends_within(self, seconds: float) -> bool:
         """Return whether the process ends within the time."""
         return self._read_line(seconds) == "ended"
+
+    def kill_until_ended(
+        self, line: str, chance: random.Random, whole: float, *, most: int
+    ) -> tuple[int, float]:
+        """Begin lives and kill them at random moments until one ends its work.
+
+        Args:
+            line: the work, as the launcher reads it.
+            chance: chooses the moments.
+            whole: seconds that an undisturbed life takes.
+            most: kills after which a life is left in peace.
+
+        Returns:
+            The number of kills, and the seconds of the life that ended.
+        """
+        for kills in range(most + 1):
+            life = self.start(line)
+            began = time.monotonic()
+            if self.ends_within(_LONG_PATIENCE_S if kills == most else chance.uniform(0, 1.1 * whole)):
+                return kills, time.monotonic() - began
+            if kills < most:
+                os.kill(life, signal.SIGKILL)
+        raise AssertionError(f"seed {SEED}: nothing goes on")
 
     def _read_line(self, seconds: float) -> str:
         assert self.launcher.stdout is not None

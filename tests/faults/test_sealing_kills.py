@@ -21,7 +21,7 @@ from tests.support.sealed_sessions import make_runtime
 KILLS = int(os.environ.get("RECORDER_FAULT_SEAL_KILLS", "6"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
 RUNS = 4
-_WORKSPACES = ["wsp_01k0000000000000000000000a", "wsp_01k0000000000000000000000b"]
+WORKSPACES = ["wsp_01k0000000000000000000000a", "wsp_01k0000000000000000000000b"]
 _WORKFLOWS = ["checkout", "ship", "refund"]
 _PATIENCE_S = 180.0
 
@@ -46,7 +46,7 @@ class Recording:
     def _record(self) -> None:
         rng = random.Random(SEED)
         while not self._ended.wait(0.1):
-            with open_desk(self._runtime, workspace_id=rng.choice(_WORKSPACES)) as desk:
+            with open_desk(self._runtime, workspace_id=rng.choice(WORKSPACES)) as desk:
                 frames = [png_item(1, picture(rng.randrange(50)))] if rng.random() < 0.3 else []
                 self.session_ids.append(desk.record(workflow=rng.choice(_WORKFLOWS), frames=frames))
 
