@@ -62,9 +62,16 @@ gc.disable()
 
 #: What waits longest, longest first, so that no worker is left alone with it at the end.
 _FIRST = (
+    "end_to_end/test_daemon.py",
     "end_to_end/test_readme.py",
     "end_to_end/test_notebooks.py",
-    "end_to_end/test_daemon.py",
+    "faults/test_live_replay_kills.py",
+    "faults/test_export_run_kills.py",
+    "faults/test_erasure_kills.py",
+    "end_to_end/test_demo_commands.py",
+    "end_to_end/test_snapshot_viewer.py",
+    "faults/test_stopped_children.py",
+    "faults/test_two_services.py",
     "fuzz/",
     "end_to_end/",
     "faults/",

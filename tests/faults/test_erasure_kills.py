@@ -28,7 +28,7 @@ from tests.support.service_fixtures import service
 
 __all__ = ["service"]
 
-KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "2"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "1"))  # noqa: TID251
 _KILLS_OF_ONE = 5
 _LEASE_MS = 1_000
 

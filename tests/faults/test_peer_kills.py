@@ -26,7 +26,7 @@ from tests.support.sealed_sessions import make_settings
 from tests.support.stream_clients import Streamer, connected, listening, wait_answers
 from tests.support.waiting import wait_for
 
-KILLS = int(os.environ.get("RECORDER_FAULT_PEER_KILLS", "3"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_PEER_KILLS", "2"))  # noqa: TID251
 _PROCESSES = 3
 _NAME = "API kills beside others"
 _PATIENCE_S = 120.0

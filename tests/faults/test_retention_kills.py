@@ -33,7 +33,7 @@ from tests.faults.test_export_kills import SEED, lives_of
 from tests.support.sealed_sessions import START, Recording, make_runtime, picture, seal
 from tests.support.stored_content import texts_of_file
 
-KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "4"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "2"))  # noqa: TID251
 _KILLS_OF_ONE = 5
 _LEASE_MS = 1_000
 _FRAMES_DAYS, _EVENTS_DAYS = 10, 20

@@ -24,7 +24,7 @@ from tests.support.rewritten_exports import hide_for_purge, row_now
 
 __all__ = ["deployment"]
 
-KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "4"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_PURGE_KILLS", "2"))  # noqa: TID251
 _KILLS_OF_ONE = 5
 _LEASE_MS = 1_000
 _PATIENCE_S = 120.0

@@ -38,7 +38,7 @@ from tests.support.recorded_sessions import assert_sealed_exactly_once, let_leas
 from tests.support.sealed_sessions import START, make_runtime
 from tests.support.waiting import wait_for
 
-KILLS = int(os.environ.get("RECORDER_FAULT_SEAL_KILLS", "3"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_SEAL_KILLS", "2"))  # noqa: TID251
 RUNS = int(os.environ.get("RECORDER_FAULT_SEAL_RUNS", "3"))  # noqa: TID251
 SESSIONS = int(os.environ.get("RECORDER_FAULT_SEAL_SESSIONS", "10"))  # noqa: TID251
 _PATIENCE_S = 600.0

@@ -18,7 +18,7 @@ from tests.support.factories import picture
 from tests.support.recorded_sessions import assert_sealed_exactly_once, open_desk, png_item, session_row
 from tests.support.sealed_sessions import make_runtime
 
-KILLS = int(os.environ.get("RECORDER_FAULT_SEAL_KILLS", "6"))  # noqa: TID251
+KILLS = int(os.environ.get("RECORDER_FAULT_SEAL_KILLS", "3"))  # noqa: TID251
 SEED = int(os.environ.get("RECORDER_FAULT_SEED", "1"))  # noqa: TID251
 RUNS = 4
 WORKSPACES = ["wsp_01k0000000000000000000000a", "wsp_01k0000000000000000000000b"]
