@@ -34,7 +34,7 @@ from pipelines.dataset_partitions import (
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder.access.workspaces import find_workspace, list_workspaces
-from recorder.errors import RecorderError
+from recorder.errors import Invalid, NotFound, RecorderError
 from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import queue_due_recipe_ticks
@@ -143,11 +143,25 @@ def _build_export_failure(row: ExportRow) -> dg.Failure:
 
 
 def _queue_configured_export(runtime: Runtime, config: Mapping[str, Any], partition: str, run_id: str) -> str:
-    """Create the export that a run configuration describes."""
-    body = make_export_body(config, partition=partition)
-    with runtime.database.transaction(write=False) as db:
-        workspace_id = _find_workspace_of_dataset(db, config.get("workspace"))
-    return requeue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
+    """Create the export that a run configuration describes.
+
+    Raises:
+        dg.Failure: if a value of the configuration is wrong; the run's page shows the sentence first.
+    """
+    try:
+        body = make_export_body(config, partition=partition)
+        with runtime.database.transaction(write=False) as db:
+            workspace_id = _find_workspace_of_dataset(db, config.get("workspace"))
+        return requeue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
+    except (Invalid, NotFound) as error:
+        problems = getattr(error, "problems", ())
+        sentences = [f"{problem.pointer.strip('/')}: {problem.message}" for problem in problems] or [
+            str(error)
+        ]
+        raise dg.Failure(
+            "The configuration is wrong, and nothing was exported. " + " ".join(sentences),
+            allow_retries=False,
+        ) from error
 
 
 def _find_workspace_of_dataset(db: DbSession, name_or_id: str | None) -> str:

@@ -15,11 +15,10 @@ _lock = threading.Lock()
 
 
 class RecorderResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Deployment that the environment names.
+    """Deployment that the environment names. The prefilled values fit; change none to make a dataset."""
 
-    A run opens it in `setup_for_execution` and closes it at its end. Sensors, which run every few seconds,
-    share one per process: opening it for each tick would cost a check of the schema and new connections.
-    """
+    # A run opens it in `setup_for_execution` and closes it at its end. Sensors, which run every few seconds,
+    # share one per process: opening it for each tick would cost a check of the schema and new connections.
 
     #: Replaces `RECORDER_DATA_DIR`.
     data_dir: str | None = None

@@ -4,11 +4,25 @@ from pathlib import Path
 
 from recorder.errors import Conflict
 from recorder.settings import Settings, extend_program_environment, find_data_folder
+from recorder.shell_commands import shorten_path
 from recorder.storage.database import require_database_server
 from recorder.supervisor.child_commands import choose_child_port, find_checkout_for_children
 from recorder.supervisor.run_records import SERVICE, has_run_record
 
 DAGSTER_HOST = "127.0.0.1"
+#: Names that only a deployment has, and those that an interrupted start may have left.
+_OF_DEPLOYMENT = frozenset({"blobs", "lake", "recorder.db", "secret"})
+_OF_STARTS = frozenset({"dagster", "dagster-login", "logs", "run", "tmp"})
+
+
+class FolderOfOthers(Conflict):
+    """The data folder holds files, and no deployment."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"{shorten_path(folder)} holds other files, so no deployment is created there. Name a new or an "
+            "empty folder with --data."
+        )
 
 
 class PortTwice(Conflict):
@@ -35,6 +49,7 @@ def check_start(data: Path | None, host: str, port: int, dagster_port: int | Non
 
     Raises:
         NoCheckout: if only the library is installed.
+        FolderOfOthers: if the folder holds files, and no deployment.
         InvalidSetting: if a setting cannot be read.
         CannotListen: if a port is taken.
         PortTwice: if both ports are the same.
@@ -46,8 +61,26 @@ def check_start(data: Path | None, host: str, port: int, dagster_port: int | Non
     # A secret of the environment is not stored, so no folder is created for it.
     environment = extend_program_environment({"RECORDER_SECRET": "none"})
     require_database_server(Settings.from_env(environment, data_dir=data, create=False))
-    if not has_run_record(find_data_folder(data), SERVICE):
+    folder = find_data_folder(data)
+    if folder.is_dir() and not _may_hold_deployment(folder):
+        raise FolderOfOthers(folder)
+    if not has_run_record(folder, SERVICE):
         choose_child_port(host, port, option="--port")
         if dagster_port is not None:
             find_checkout_for_children("pipelines")
             choose_child_port(DAGSTER_HOST, dagster_port, option="--dagster-port")
+
+
+def _may_hold_deployment(folder: Path) -> bool:
+    """Return whether a folder is empty, or holds only deployments or what an interrupted start left."""
+    # A volume may hold `lost+found`, a desktop leaves hidden files, and the demo has a folder of its own.
+    names = {
+        path.name
+        for path in folder.iterdir()
+        if not path.name.startswith(".") and path.name != "lost+found" and not _has_deployment(path)
+    }
+    return names <= _OF_STARTS or _has_deployment(folder)
+
+
+def _has_deployment(folder: Path) -> bool:
+    return any(Path(folder, name).exists() for name in _OF_DEPLOYMENT)

@@ -126,6 +126,18 @@ def test_the_manifest_of_a_local_export_needs_the_key(owner: Caller) -> None:
     assert "url" not in manifest["shards"][0]
 
 
+def test_a_local_manifest_whose_folder_is_no_export_root_any_more_is_404(owner: Caller) -> None:
+    shown = export(owner, destination={"kind": "local", "path": "moved"})
+    runtime, state = owner.service.runtime, owner.service.app.state
+    state.runtime = replace(runtime, settings=replace(runtime.settings, local_export_root=None))
+    try:
+        answer = owner.get(f"/v1/exports/{shown['id']}/manifest")
+    finally:
+        state.runtime = runtime
+    assert (answer.status_code, answer.json()["resource"]) == (404, "manifest")
+    assert "RECORDER_LOCAL_EXPORT_ROOT" in answer.json()["detail"]
+
+
 def test_a_range_gives_a_part(owner: Caller) -> None:
     shard = first_shard(owner, export(owner))
     whole = keyless(owner, shard["url"]).content

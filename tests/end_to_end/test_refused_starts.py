@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from recorder.settings import Settings
+from recorder.supervisor.start_checks import FolderOfOthers, check_start
 from tests.support.deployment_processes import ROOT, processes_of, start_up
 from tests.support.ports import find_free_port
 from tests.support.sealed_sessions import make_runtime
@@ -114,6 +115,26 @@ def test_a_database_that_does_not_answer_leaves_no_new_folder(
         _, said = process.communicate(timeout=60)
     assert process.returncode == 1 and sentence in said, said
     assert len(said.splitlines()) == 1 and not data.exists()
+
+
+def test_no_deployment_is_created_among_other_files(tmp_path: Path) -> None:
+    (tmp_path / "notes.md").write_text("mine")
+    with start_up(tmp_path, "--port", "0", "--no-dagster", folder=tmp_path) as process:
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1 and "holds other files" in said and len(said.splitlines()) == 1, said
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.md"]
+
+
+def test_a_folder_may_hold_other_deployments_and_what_a_start_left(tmp_path: Path) -> None:
+    make_runtime(tmp_path / "demo").close()
+    for name in ("logs", "lost+found", ".cache"):
+        (tmp_path / name).mkdir()
+    check_start(tmp_path, "127.0.0.1", 0, None)
+    (tmp_path / "notes.md").write_text("mine")
+    with pytest.raises(FolderOfOthers, match="holds other files"):
+        check_start(tmp_path, "127.0.0.1", 0, None)
+    (tmp_path / "secret").write_text("of a deployment")
+    check_start(tmp_path, "127.0.0.1", 0, None)
 
 
 def test_one_port_for_both_leaves_no_new_folder(tmp_path: Path) -> None:

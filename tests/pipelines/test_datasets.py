@@ -258,3 +258,22 @@ def test_the_workspace_may_be_left_out_where_there_is_one(deployment: Deployment
     result = deployment.materialize("checkout", {"workflow": "checkout"}, raise_on_error=False)
     (failure,) = [event for event in result.all_node_events if event.is_step_failure]
     assert "acme, second" in str(failure.event_specific_data)
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        ({"workflow": ["chekout"]}, "no such workflow"),
+        ({"workflow": "checkout", "filter": {"since": "lastweek"}}, "filter/since"),
+        ({"workflow": "checkout", "workspace": "acmee"}, "No workspace has this name or id"),
+    ],
+    ids=["workflow", "time", "workspace"],
+)
+def test_a_wrong_value_of_the_form_is_said_in_a_sentence(
+    deployment: Deployment, config: dict[str, Any], sentence: str
+) -> None:
+    result = deployment.materialize("checkout", config, raise_on_error=False)
+    (failure,) = [event for event in result.all_node_events if event.is_step_failure]
+    shown = failure.step_failure_data.user_failure_data
+    assert shown is not None and shown.description is not None
+    assert "nothing was exported" in shown.description and sentence in shown.description

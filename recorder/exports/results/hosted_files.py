@@ -10,7 +10,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.datasets.formats import CARD, FORMATS, MANIFEST
-from recorder.errors import InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
+from recorder.errors import DestinationNotAllowed, InvalidSignature, InvalidState, NotFound, WorkspaceDisabled
 from recorder.exports.destinations import open_destination
 from recorder.exports.destinations.base import READ_SECONDS, READING, PinnedFile, call_within_time_limit
 from recorder.exports.manifest_builder import read_own_manifest
@@ -93,7 +93,13 @@ def read_manifest(
         raise InvalidState(row.status, needed="export must be completed to have a manifest")
     if row.expired_at is not None:
         raise NotFound("manifest", f"The files of {row.id} were deleted after their 30 days.")
-    destination = open_destination(row, settings, READING)
+    try:
+        destination = open_destination(row, settings, READING)
+    except DestinationNotAllowed as error:
+        text = f"The files of {row.id} lie in a folder that this service does not export to any more."
+        raise NotFound(
+            "manifest", f"{text} Ask the operator to set RECORDER_LOCAL_EXPORT_ROOT to it."
+        ) from error
     data = call_within_time_limit(lambda: read_own_manifest(destination, row), seconds=answer_s)
     manifest: dict[str, Any] = orjson.loads(data)
     if row.destination["kind"] == "signed_url":
