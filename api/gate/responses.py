@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from api.bodies.body_limits import LargeBody
 from api.gate.bucket_decisions import BucketDecision, Header
 from api.gate.endpoints import Endpoint
-from api.gate.rate_limiter import RateLimiter
+from api.gate.rate_limiter import RateLimiter, find_client_network
 from api.gate.refusal_delay import RefusalDelay
 from api.gate.versions import DEPRECATIONS, VERSION_HEADER
 from recorder.access.keys import Caller
@@ -127,9 +127,9 @@ def read_client_address(scope: Scope) -> str:
 
 
 def find_refused_client(scope: Scope) -> str:
-    """Return whose refusals are counted together: a workspace, or an address without a valid key."""
+    """Return whose refusals count together: a workspace, or a client's network without a valid key."""
     caller: Caller | None = scope["state"]["caller"]
-    return read_client_address(scope) if caller is None else caller.workspace_id
+    return find_client_network(read_client_address(scope)) if caller is None else caller.workspace_id
 
 
 def choose_close_code(status: int) -> int:
