@@ -105,8 +105,10 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
     with started as process:
         try:
             assert process.stderr is not None
-            while not process.stderr.readline().startswith("Dagster  "):
-                assert process.poll() is None
+            said = ""
+            while not (line := process.stderr.readline()).startswith("Dagster  "):
+                said += line
+                assert process.poll() is None, said
             with make_client(f"http://127.0.0.1:{port}", key) as client:
                 yield Deployment(process, settings.data_dir, f"http://127.0.0.1:{pages}", client)
         finally:
