@@ -10,9 +10,12 @@ from recorder.supervisor.child_commands import choose_child_port, find_checkout_
 from recorder.supervisor.run_records import SERVICE, has_run_record
 
 DAGSTER_HOST = "127.0.0.1"
-#: Names that only a deployment has, and those that an interrupted start may have left.
+#: Names that show a deployment, and others that it has. Alone the others are of an interrupted start, or of a
+#: deployment whose database and stores are elsewhere.
 _OF_DEPLOYMENT = frozenset({"blobs", "lake", "recorder.db", "secret"})
-_OF_STARTS = frozenset({"dagster", "dagster-login", "logs", "run", "tmp"})
+_BESIDE_DEPLOYMENT = frozenset(
+    {"backups.json", "cold", "dagster", "dagster-login", "datasets", "exports", "key", "logs", "run", "tmp"}
+)
 
 
 class FolderOfOthers(Conflict):
@@ -72,14 +75,17 @@ def check_start(data: Path | None, host: str, port: int, dagster_port: int | Non
 
 
 def _may_hold_deployment(folder: Path) -> bool:
-    """Return whether a folder is empty, or holds only deployments or what an interrupted start left."""
+    """Return whether a folder is empty or holds only what is of deployments; True if it cannot be read."""
     # A volume may hold `lost+found`, a desktop leaves hidden files, and the demo has a folder of its own.
-    names = {
-        path.name
-        for path in folder.iterdir()
-        if not path.name.startswith(".") and path.name != "lost+found" and not _has_deployment(path)
-    }
-    return names <= _OF_STARTS or _has_deployment(folder)
+    try:
+        names = {
+            path.name
+            for path in folder.iterdir()
+            if not path.name.startswith(".") and path.name != "lost+found" and not _has_deployment(path)
+        }
+        return names <= _BESIDE_DEPLOYMENT or _has_deployment(folder)
+    except PermissionError:
+        return True  # what cannot be read or written is reported by the start itself
 
 
 def _has_deployment(folder: Path) -> bool:

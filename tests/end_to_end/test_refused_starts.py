@@ -127,7 +127,8 @@ def test_no_deployment_is_created_among_other_files(tmp_path: Path) -> None:
 
 def test_a_folder_may_hold_other_deployments_and_what_a_start_left(tmp_path: Path) -> None:
     make_runtime(tmp_path / "demo").close()
-    for name in ("logs", "lost+found", ".cache"):
+    # The last two are of a deployment whose database and stores are elsewhere.
+    for name in ("logs", "lost+found", ".cache", "exports", "datasets"):
         (tmp_path / name).mkdir()
     check_start(tmp_path, "127.0.0.1", 0, None)
     (tmp_path / "notes.md").write_text("mine")
