@@ -39,8 +39,9 @@ from recorder.tenant import Tenant
 
 #: The p99 under an attack may be this many times the quiet one.
 GOAL = 2.0
+#: Priority of an attacking process, which would run on another machine.
+NICENESS = 10
 _BATCHES_PER_SECOND, _READS_PER_SECOND = 50, 20
-_NICENESS = 10
 _CONNECTIONS = 8
 _CHUNK = 256 * 1024
 #: A request of the quiet workspace is not waited for longer; then it counts as answered after so long.
@@ -142,7 +143,7 @@ def _computing() -> Iterator[None]:
 
 
 def _compute() -> None:
-    os.nice(_NICENESS)
+    os.nice(NICENESS)
     while True:
         sum(range(1_000_000))
 
@@ -259,7 +260,7 @@ def _attacking(
 def _attack(
     number: int, address: tuple[str, int], targets: list[Target], seconds: float, sender: Any
 ) -> None:
-    os.nice(_NICENESS)
+    os.nice(NICENESS)
     attack = ATTACKS[number]
     requests = [
         make_request(target, last, kind, body, announced=not attack.drip)
