@@ -17,7 +17,7 @@ OPTIONAL_SHARE = 0.10
 #: Sessions with at most so many edits are on the shown way.
 MAX_EDITS = 1
 #: A path splits if so many of its sessions, and this share of them, are further away and near one other way.
-SPLIT_SESSIONS, SPLIT_SHARE = 10, 0.10
+SPLIT_SESSIONS, SPLIT_SHARE = 8, 0.10
 #: Longer sequences are compared by their beginning.
 _MAX_NODES = 128
 #: The variants of a path that may be shown, and the most frequent ones, by which they are judged.
