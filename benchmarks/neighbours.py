@@ -188,17 +188,22 @@ def _record(server: Server, target: Target, seconds: float) -> _Latencies:
 
     async def send_both() -> _Latencies:
         batches, reads = await asyncio.gather(
-            _send_on_schedule(server, batch, "202", seconds, per_second=_BATCHES_PER_SECOND),
-            _send_on_schedule(server, read.encode(), "200", seconds, per_second=_READS_PER_SECOND),
+            send_on_schedule(server, batch, "202", seconds, per_second=_BATCHES_PER_SECOND),
+            send_on_schedule(server, read.encode(), "200", seconds, per_second=_READS_PER_SECOND),
         )
         return _Latencies(batches, reads)
 
     return uvloop.run(send_both())
 
 
-async def _send_on_schedule(
+async def send_on_schedule(
     server: Server, request: bytes, expected: str, seconds: float, *, per_second: int
 ) -> list[float]:
+    """Send a request again and again, each at its time; return the latencies from that time on, in ms.
+
+    Raises:
+        RuntimeError: if an answer has another status than the expected one.
+    """
     latencies: list[float] = []
     begin = time.perf_counter() + 0.05
 
