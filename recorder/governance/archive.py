@@ -17,6 +17,7 @@ from sqlmodel import col, or_, select
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.ids import first_id_at
+from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
@@ -101,12 +102,19 @@ def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool
     with held.transaction(runtime.database) as db:
         current = _lock_session_for_archive(db, row.id)
         is_deleted = current is None or current.deleted_at is not None
+        is_purged = current is None or db.get(PurgeRow, row.id) is not None
         if current is not None and not is_deleted and not missing and storage_class is not None:
             current.frames_archived_at = clock.now()
             db.add(current)
-    if is_deleted:
+    if is_purged:
         # The purge may have looked at the cold store before the copies were there.
         cold.delete_below(folder)
+    elif is_deleted and storage_class is None:
+        # Only copies of this run: a session that is not purged, as under a legal hold, may have objects in the
+        # cold store alone, where a run that was killed moved them.
+        for key in keys:
+            cold.delete(key)
+    if is_deleted:
         return False
     if missing:
         # Only what was copied may be deleted: the next run lists the objects again.

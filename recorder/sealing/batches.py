@@ -14,7 +14,7 @@ from recorder import clock
 from recorder.models.operations import SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.sealing import breaker
-from recorder.sealing.lanes import Lane, list_open_lane_batches
+from recorder.sealing.lanes import Lane, is_batch_paused, list_open_lane_batches
 from recorder.sealing.portions import count_pixels_for_portions
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_schemas import format_lake_date
@@ -99,7 +99,7 @@ def claim_sealing_batch(
     )
     if row is None:
         return None
-    if not is_resumed and row.not_before is not None and row.not_before > clock.now():
+    if not is_resumed and is_batch_paused(row, clock.now()):
         return None
     kills, is_retry = row.begun - row.ended, row.begun > 0
     row.begun += 1

@@ -97,6 +97,14 @@ def count_breaker_failure(
     return failures
 
 
+def is_retry_awaited(retry_ms: int, now_ms: int) -> bool:
+    """Return whether it is too early to try a deferred session.
+
+    A pause that seems longer than any was begun before the clock was set back, and is over.
+    """
+    return now_ms < retry_ms <= now_ms + _LONGEST_PAUSE_MS
+
+
 def take_breaker_retry(db: DbSession) -> bool:
     """Take the right to try one deferred session; return False while another try is too recent.
 
@@ -104,7 +112,7 @@ def take_breaker_retry(db: DbSession) -> bool:
     """
     row = _lock_breaker_row(db)
     now_ms = clock.now_ms()
-    if row.expires_ms > now_ms:
+    if is_retry_awaited(row.expires_ms, now_ms):
         return False
     row.fence += 1
     pause_ms = compute_doubling_pause(row.fence, first=_FIRST_PAUSE_MS, longest=_LONGEST_PAUSE_MS)

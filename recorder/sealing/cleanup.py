@@ -70,8 +70,8 @@ def clean_up_after_sealing(runtime: Runtime, owner: str, tenants: Iterable[Tenan
         if held is not None:
             answers = _delete_expired_answers(runtime, held.require)
             _delete_done_batches(runtime, held.require)
-            discard_leftover_portions(runtime, held.require)
             sweep = sweep_hot_rows(runtime, held.require)
+            discard_leftover_portions(runtime, held.require)
     for tenant in sorted(tenants):
         for kind in LAYOUTS:
             try:

@@ -5,10 +5,10 @@ while one of them does not answer, nothing is counted. Spec §3.1; contract §2 
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import zstandard
@@ -30,8 +30,11 @@ from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork
 from recorder.sealing.set_aside import lock_session_for_set_aside, requeue_set_aside_session
 from recorder.storage.blobs import Blobs
-from recorder.storage.lake_schemas import LAYOUTS, LakePartition
+from recorder.storage.lake_schemas import LAYOUTS, LakeKind, LakePartition
 from recorder.storage.store_regions import STORE_MARK
+
+if TYPE_CHECKING:
+    from recorder.sealing.lake_rows import SessionWithLakeRows
 
 log = logging.getLogger("recorder.sealing")
 
@@ -291,6 +294,32 @@ def delete_batch_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[s
     partitions = [LakePartition(workflow, batch.date) for workflow in workflows]
     for kind in LAYOUTS:
         runtime.lake.delete_sessions(kind, batch.tenant, partitions=partitions, session_ids=session_ids)
+
+
+def find_sessions_without_rows(
+    runtime: Runtime,
+    batch: ClaimedBatch,
+    sessions: Sequence["SessionWithLakeRows"],
+    kinds: Sequence[LakeKind],
+) -> set[str]:
+    """Return the ids of sessions that should have rows in tables of these kinds, and have none."""
+    partitions = {LakePartition(session.row.workflow, batch.date) for session in sessions}
+    session_ids = [session.row.id for session in sessions]
+    missing: set[str] = set()
+    for kind in kinds:
+        counts = runtime.lake.count_session_rows(
+            kind, batch.tenant, partitions=partitions, session_ids=session_ids
+        )
+        for session in sessions:
+            expected: dict[LakeKind, int] = {
+                "events": session.event_count,
+                "frames": session.frame_count,
+                "steps": len(session.steps),
+                "sessions": 1,
+            }
+            if expected[kind] and not counts[session.row.id]:
+                missing.add(session.row.id)
+    return missing
 
 
 def _describe_cause(last_error: str | None) -> tuple[SealErrorCode, str]:

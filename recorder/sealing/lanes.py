@@ -7,7 +7,7 @@ A lane is one workspace, mode and slot; its sessions are sealed in one order. A 
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
@@ -35,6 +35,8 @@ _PERMIT_PREFIX = "seal-run:"
 _IS_OPEN = text("state <> 'done'")
 #: More failures than a session can have.
 _MANY_FAILURES = 2**31 - 1
+#: More than a run pauses a batch, or lets it wait for its store.
+_LONGEST_PAUSE = timedelta(minutes=1)
 _LANE_COLUMNS: tuple[Any, ...] = (
     *(col(SessionRow.workspace_id), col(SessionRow.mode)),
     *(col(SessionRow.seal_slot), col(SessionRow.waiting_since)),
@@ -116,6 +118,14 @@ def list_sealing_runs(db: DbSession) -> list[str]:
     return list(db.exec(statement))
 
 
+def is_batch_paused(batch: SealBatchRow, now: datetime) -> bool:
+    """Return whether no other run may work on a batch yet.
+
+    A pause that seems longer than any was begun before the clock was set back, and is over.
+    """
+    return batch.not_before is not None and now < batch.not_before <= now + _LONGEST_PAUSE
+
+
 def list_waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
     """Return each lane with waiting sessions, and when its first session began to wait.
 
@@ -123,7 +133,7 @@ def list_waiting_lanes(db: DbSession) -> list[tuple[Lane, datetime]]:
     count from the time at which one of them may be tried.
     """
     opened = breaker.read_open_breaker(db)
-    is_waiting_for_retry = opened is not None and opened.retry_ms > clock.now_ms()
+    is_waiting_for_retry = opened is not None and breaker.is_retry_awaited(opened.retry_ms, clock.now_ms())
     failures_below = breaker.MAX_SESSION_FAILURES if is_waiting_for_retry else _MANY_FAILURES
     rows = db.connection().execute(_FIRST_OF_EACH_LANE, {"failures_below": failures_below})
     return [(Lane(Tenant(workspace_id, mode), slot), since) for workspace_id, mode, slot, since in rows]
@@ -159,7 +169,7 @@ def list_ready_lanes(
     """
     now = clock.now()
     unfinished = list_open_lane_batches(db)
-    paused = {Lane.of_batch(batch) for batch in unfinished if batch.not_before and batch.not_before > now}
+    paused = {Lane.of_batch(batch) for batch in unfinished if is_batch_paused(batch, now)}
     since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
     since.update(list_waiting_lanes(db))
     ready = since.keys() - (paused - resumable) - except_for

@@ -1,5 +1,6 @@
 """Portions of a preparation: size limits, rows read from SQL for one portion, stored progress. Design §3."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,9 @@ from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.derived_rows import MAX_STEPS
+from recorder.storage.leases import LeaseLost
+
+log = logging.getLogger("recorder.sealing")
 
 #: Raises `LeaseLost` if the caller's lease is lost; called in every transaction that writes.
 RequireLease = Callable[[DbSession], None]
@@ -80,15 +84,27 @@ def discard_portions(runtime: Runtime, session_id: str, require_lease: RequireLe
 def discard_leftover_portions(runtime: Runtime, require_lease: RequireLease) -> int:
     """Delete the progress of sessions that no longer wait to be sealed; return the number of sessions.
 
-    A run that is killed after its commit leaves such progress.
+    A run that is killed after its commit leaves such progress. What cannot be deleted is left to the next
+    call, and stops nothing else.
+
+    Raises:
+        LeaseLost: if another run took over.
     """
     with runtime.database.transaction(write=False) as db:
         waiting = select(SessionRow.id).where(col(SessionRow.waiting_since).is_not(None))
         statement = select(SealPortionRow.session_id).where(col(SealPortionRow.session_id).not_in(waiting))
         session_ids = db.exec(statement.distinct().limit(_LEFTOVER_SESSIONS)).all()
+    discarded = 0
     for session_id in session_ids:
-        discard_portions(runtime, session_id, require_lease)
-    return len(session_ids)
+        try:
+            discard_portions(runtime, session_id, require_lease)
+        except LeaseLost:
+            raise
+        except Exception as error:
+            log.warning("the sealing progress of session %s is deleted later: %r", session_id, error)
+        else:
+            discarded += 1
+    return discarded
 
 
 def _unpack_portion_state(row: SealPortionRow) -> dict[str, Any]:

@@ -214,8 +214,8 @@ class Sealer:
             with_snapshots = _find_sealed_with_snapshots(db, [row.id for row in rows])
         if preparation.failures:
             failures.require_stores_after_failure(self._runtime)
-        self._commit_lake(work.batch, preparation)
-        return self._mark_batch(work, preparation, prepared, with_snapshots, began)
+        without_rows = self._commit_lake(work.batch, preparation)
+        return self._mark_batch(work, preparation, prepared, with_snapshots, without_rows, began)
 
     def _open_preparation(self, batch: ClaimedBatch) -> BatchPreparation:
         require_lease = partial(self._scheduler.require_lane, lane=batch.lane)
@@ -223,10 +223,15 @@ class Sealer:
             self._runtime, self._digests, batch, require_lease=require_lease, limits=self._portion_limits
         )
 
-    def _commit_lake(self, batch: ClaimedBatch, preparation: BatchPreparation) -> None:
-        """Commit the files to the lane's tables in parallel; each table takes the batch's number once."""
-        commits = [
-            self._writers.submit(
+    def _commit_lake(self, batch: ClaimedBatch, preparation: BatchPreparation) -> set[str]:
+        """Commit the files to the lane's tables in parallel; each table takes the batch's number once.
+
+        Returns:
+            Ids of sessions without rows, since an earlier attempt, which could not read them, committed a
+            table without them. Another batch seals them.
+        """
+        commits = {
+            kind: self._writers.submit(
                 self._runtime.lake.commit,
                 kind,
                 batch.tenant,
@@ -236,14 +241,17 @@ class Sealer:
             )
             for kind, files in preparation.files.items()
             if files
-        ]
-        for commit in commits:
-            commit.result()
+        }
+        taken_before = [kind for kind, commit in commits.items() if not commit.result()]
+        without_rows = failures.find_sessions_without_rows(
+            self._runtime, batch, preparation.sessions, taken_before
+        )
         if batch.is_retry:
             # An earlier attempt may have committed rows of sessions that are left out now.
             left_out = set(batch.session_ids) - {session.row.id for session in preparation.sessions}
-            failures.delete_batch_rows(self._runtime, batch, sorted(left_out))
+            failures.delete_batch_rows(self._runtime, batch, sorted(left_out | without_rows))
         self._touched.add(batch.tenant)
+        return without_rows
 
     def _mark_batch(
         self,
@@ -251,16 +259,18 @@ class Sealer:
         preparation: BatchPreparation,
         prepared: PreparedIndexing,
         with_snapshots: set[str],
+        without_rows: set[str],
         began: float,
     ) -> SealedBatch:
         """Store graph, status and outbox of the batch in one transaction, then clean up."""
         batch, set_aside = work.batch, 0
+        sealed = [session for session in preparation.sessions if session.row.id not in without_rows]
         with self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
             stored = batches.read_batch_row(db, batch)
             stored.state, stored.ended = "done", stored.begun
             db.add(stored)
-            ids = [session.row.id for session in preparation.sessions]
+            ids = [session.row.id for session in sealed]
             rows, metadata = _lock_sealed_session_rows(db, ids), _read_sealed_session_metadata(db, ids)
             now = clock.now()
             waiting = [row for row in rows if row.waiting_since is not None]
@@ -283,16 +293,16 @@ class Sealer:
             self._scheduler.continue_or_release(db, work)
         with suppress(LeaseLost):  # maintenance deletes progress that remains
             preparation.discard()
-        deleted = {session.row.id for session in preparation.sessions} - {row.id for row in waiting}
+        deleted = {session.row.id for session in sealed} - {row.id for row in waiting}
         failures.delete_batch_rows(self._runtime, batch, sorted(deleted))
         for scope in self._indexer.take_grown():
             self._rebuild_graph(scope)
         return SealedBatch(
             tenant=batch.tenant,
-            workflows=sorted({session.row.workflow for session in preparation.sessions}),
+            workflows=sorted({session.row.workflow for session in sealed}),
             sessions=len(waiting),
-            events=sum(session.event_count for session in preparation.sessions),
-            frames=sum(session.frame_count for session in preparation.sessions),
+            events=sum(session.event_count for session in sealed),
+            frames=sum(session.frame_count for session in sealed),
             set_aside=set_aside,
             seconds=time.monotonic() - began,
             lags_s=lags,

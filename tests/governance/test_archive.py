@@ -11,18 +11,20 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import clock
+from recorder.audit.log import Origin
+from recorder.governance.holds import add_hold
 from recorder.governance.retention import preview_retention, run_retention
 from recorder.models.replay import ReplayRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.runtime import Runtime
-from recorder.storage.blobs import Blobs
+from recorder.storage.blobs import Blobs, StoredObject
 from tests.support.blob_stores import blobs_lead_to
 from tests.support.completed_work import completed_export, patch
 from tests.support.factories import Caller
 from tests.support.object_stores import BUCKET, EmulatedS3, running_store
 from tests.support.purges import Canary, count_hits, finish_purges, recorded_canary
-from tests.support.recorded_sessions import session_row
+from tests.support.recorded_sessions import let_lease_run_out, session_row
 from tests.support.replay_requests import post_replay
 from tests.support.sealed_sessions import WORKSPACE, Recording, add_workspace, make_runtime, seal
 from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
@@ -134,6 +136,46 @@ def replay_dry(caller: Caller, session_id: str, other: str | None = None) -> byt
     steps = caller.get(f"/v1/replays/{replay_id}/steps").json()["data"]
     result = [shown[name] for name in ("status", "summary", "divergence", "progress", "error")]
     return orjson.dumps([*result, steps])
+
+
+def test_frames_that_a_killed_run_moved_stay_when_a_held_session_is_deleted(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion that comes while the next run archives the rest takes nothing that is kept nowhere else."""
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    before = objects_of(runtime, canary, runtime.blobs.url)
+    with runtime.database.transaction(write=True) as db:
+        add_hold(db, Origin.operator(caller.key.workspace_id), kind="session", value=canary.session_id)
+    delete_object = Blobs.delete
+
+    def delete_and_end(blobs: Blobs, key: str) -> None:
+        delete_object(blobs, key)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
+        killed.setattr(Blobs, "delete", delete_and_end)
+        run_at_once(caller, days_later(runtime, canary, DAYS + 1))
+    assert objects_of(runtime, canary, runtime.settings.cold_url) == before
+    let_lease_run_out(runtime)
+    list_objects = Blobs.list_objects
+
+    def delete_session_then_list(blobs: Blobs, prefix: str) -> list[StoredObject]:
+        if prefix.startswith("frames/") and session_row(runtime, canary.session_id).deleted_at is None:
+            assert caller.request("DELETE", f"/v1/sessions/{canary.session_id}").status_code == 204
+        return list_objects(blobs, prefix)
+
+    with monkeypatch.context() as deleting:
+        deleting.setattr(Blobs, "list_objects", delete_session_then_list)
+        run_at_once(caller, days_later(runtime, canary, DAYS + 1))
+    assert session_row(runtime, canary.session_id).deleted_at is not None
+    kept = objects_of(runtime, canary, runtime.settings.cold_url)
+    assert kept | objects_of(runtime, canary, runtime.blobs.url) == before
+
+
+def run_at_once(caller: Caller, at: datetime) -> None:
+    """Run retention in a caller's workspace, without a preview."""
+    assert run_retention(caller.service.runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
 
 
 def test_a_purge_reaches_archived_frames(caller: Caller) -> None:

@@ -307,7 +307,7 @@ def test_a_store_that_fails_in_the_middle_counts_as_no_failure(
 
 def test_a_batch_rests_after_its_store_failed(runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = record(runtime)
-    times = SealingTimes(store_retry_after=timedelta(hours=1))
+    times = SealingTimes(store_retry_after=timedelta(seconds=50))
 
     def fail(*_: Any, **__: Any) -> Any:
         raise Unavailable("The lake")

@@ -14,12 +14,14 @@ from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.engine import Engine
 from sqlmodel import col, select
 
+from recorder import clock
 from recorder.errors import Unavailable
+from recorder.models.frame import FrameRow
 from recorder.models.memory import SessionPathRow
 from recorder.models.session import TagCreate
 from recorder.recording.tags import add_tag
 from recorder.runtime import Runtime
-from recorder.sealing import SealedBatch, Sealer
+from recorder.sealing import SealedBatch, Sealer, open_sealer
 from recorder.sealing.lane_scheduling import SealingTimes
 from recorder.storage.lake import Lake, LakeFile
 from recorder.storage.lake_schemas import LakeKind
@@ -132,6 +134,49 @@ def test_a_run_killed_at_a_lake_write_is_done_again(runtime: Runtime, kind: Lake
     assert {session_row(runtime, session_id).status for session_id in ids} == {"stopped"}
     ids += record(runtime, 1)
     let_lease_run_out(runtime)
+    seal_all(runtime)
+    assert_sealed_exactly_once(runtime, ids)
+
+
+@both_engines
+@pytest.mark.parametrize("kind", ["events", "frames", "steps", "sessions"])
+def test_a_session_that_only_the_second_attempt_can_read_is_sealed_with_its_rows(
+    runtime: Runtime, kind: LakeKind
+) -> None:
+    ids = record(runtime)
+    with runtime.database.transaction(write=False) as db:
+        objects = dict(db.exec(select(FrameRow.session_id, FrameRow.object)).all())
+    file = Path(runtime.blobs.url) / objects[ids[0]]
+    aside = file.rename(file.with_name("aside"))
+    file.mkdir()  # it cannot be read, while its store answers
+    with pytest.raises(Killed), sealing(hooked(runtime, kind, kill, is_after=True), "killed") as sealer:
+        sealer.seal_batch()
+    file.rmdir()
+    aside.rename(file)
+    let_lease_run_out(runtime)
+    seal_all(runtime)
+    assert_sealed_exactly_once(runtime, ids)
+    assert all(outbox_types(runtime, each).count("session.sealed") == 1 for each in ids)
+
+
+@both_engines
+def test_a_lane_goes_on_at_once_when_the_clock_is_set_back(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = record(runtime)
+    now, now_ms, ahead = clock.now, clock.now_ms, timedelta(hours=3)
+
+    def fail() -> None:
+        raise Unavailable("The lake")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock, "now", lambda: now() + ahead)
+        patch.setattr(clock, "now_ms", lambda: now_ms() + ahead // timedelta(milliseconds=1))
+        with open_sealer(hooked(runtime, "events", fail, is_after=False), "ahead") as sealer:
+            assert sealer is not None
+            with pytest.raises(Unavailable):
+                sealer.seal_batch()
+            assert sealer.seal_batch() is None
     seal_all(runtime)
     assert_sealed_exactly_once(runtime, ids)
 

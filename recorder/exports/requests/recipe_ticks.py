@@ -7,7 +7,7 @@ transaction. Two daemons, or a daemon that is killed and started again, make one
 import logging
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import func
 from sqlmodel import Session as DbSession
@@ -39,6 +39,7 @@ log = logging.getLogger("recorder.exports")
 #: A call reads so many recipes, and tries no further one after so long: Dagster ends a tick after a minute.
 _RECIPES_AT_ONCE = 100
 _TICK_S = 20.0
+_UNREADABLE_RETRY = timedelta(days=1)
 
 
 def queue_due_recipe_ticks(runtime: Runtime, *, most_s: float = _TICK_S) -> Iterator[ListedRecipe]:
@@ -135,13 +136,22 @@ def _find_recipe_tick(recipe: RecipeRow, now: datetime) -> datetime:
 def _note_recipe_tick_error(
     runtime: Runtime, recipe: RecipeRow, code: str, message: str, *, claimed_at: datetime | None
 ) -> ListedRecipe | None:
-    """Store at the recipe why its tick made no export; a claimed tick is over."""
+    """Store at the recipe why its tick made no export; a claimed tick is over.
+
+    Where its cron line or time zone can be read no more, it is tried again after a day.
+    """
     with runtime.database.transaction(write=True) as db:
-        row = (
-            db.get(RecipeRow, recipe_key(recipe))
-            if claimed_at is None
-            else _claim_recipe_tick(db, recipe, claimed_at)
-        )
+        try:
+            row = (
+                db.get(RecipeRow, recipe_key(recipe))
+                if claimed_at is None
+                else _claim_recipe_tick(db, recipe, claimed_at)
+            )
+        except RecorderError:
+            row = db.get(RecipeRow, recipe_key(recipe), populate_existing=True)
+            if row is None or row.next_at != recipe.next_at:
+                return None
+            row.next_at, claimed_at = clock.now() + _UNREADABLE_RETRY, None
         if row is None:
             return None
         row.last_error = {"code": code, "message": message}
