@@ -14,11 +14,13 @@ An error anywhere becomes a problem document in `api.errors`. The answer takes t
 `api.gate.responses` adds the headers that every answer carries.
 """
 
+from functools import cache
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from api import errors
 from api.bodies.batch_bodies import EventBatches
@@ -154,3 +156,13 @@ def _extend_app_openapi(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+    @cache
+    def render_document() -> bytes:
+        return bytes(JSONResponse(openapi()).body)
+
+    async def read_document(_: Request) -> Response:
+        return Response(render_document(), media_type="application/json")
+
+    # In the place of FastAPI's route, which serializes the document for each request, for 6 ms.
+    app.router.routes.insert(0, Route("/openapi.json", read_document, include_in_schema=False))

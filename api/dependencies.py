@@ -45,11 +45,14 @@ Workflows = Annotated[
     list[Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]], Query(description="Repeat it for several.")
 ]
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
-SlowWork = Literal["comparison", "destination probe", "frame upload", "hosted file", "snapshot", "tag anchor"]
+SlowWork = Literal[
+    "comparison", "destination probe", "frame upload", "hard delete", "hosted file", "snapshot", "tag anchor"
+]
 WORK_SLOTS: dict[SlowWork, int] = {
     "comparison": 4,
     "destination probe": 8,
     "frame upload": 16,
+    "hard delete": 4,  # removes objects from the stores
     "hosted file": 8,
     "snapshot": 8,
     "tag anchor": 4,  # may read through the session
@@ -57,7 +60,8 @@ WORK_SLOTS: dict[SlowWork, int] = {
 #: Transactions of requests at a time.
 DATABASE_SLOTS = 20
 #: Worker threads. On SQLite writers wait for each other in theirs, and the one that may write needs one more
-#: to continue; a few are left for work that takes milliseconds.
+#: to continue. So no work that waits runs in these threads without a slot; a few threads are left for work
+#: that takes milliseconds.
 WORKER_THREADS = DATABASE_SLOTS + sum(WORK_SLOTS.values()) + 16
 _Position = TypeVar("_Position")
 _Result = TypeVar("_Result")
@@ -152,8 +156,13 @@ async def read_before_transaction(
         with open_earlier_transaction(request, database) as db:
             return read(db)
 
+    return await run_in_database_slot(request, read_in_transaction)
+
+
+async def run_in_database_slot(request: Request, work: Callable[[], _Result]) -> _Result:
+    """Return the result of work that opens transactions of its own, in a slot and in a worker thread."""
     async with _hold_database_slot(request):
-        return await run_in_threadpool(read_in_transaction)
+        return await run_in_threadpool(work)
 
 
 async def run_slow_work(

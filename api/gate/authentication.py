@@ -6,9 +6,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from hashlib import blake2b
 from typing import Annotated, Any
 
+import anyio
 import anyio.to_thread
 from cachetools import TTLCache
 from fastapi import Depends, Request
@@ -230,6 +232,9 @@ class ScopeDenialAudit:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._recorded: TTLCache[tuple[str, Endpoint], bool] = TTLCache(_DENIALS_KEPT, _DENIAL_REPEAT_S)
+        # One at a time, in a thread of its own: denied requests are under no limit, and on SQLite each waits
+        # for the other writers.
+        self._thread = anyio.CapacityLimiter(1)
 
     async def record_denial(self, scope: Scope, error: InsufficientScope) -> None:
         """Record that the caller of a request lacks its scope; a failure does not change the answer."""
@@ -247,7 +252,8 @@ class ScopeDenialAudit:
             caller.mode,
         )
         try:
-            await anyio.to_thread.run_sync(self._write_entry, origin, caller, endpoint, error.needed)
+            write = partial(self._write_entry, origin, caller, endpoint, error.needed)
+            await anyio.to_thread.run_sync(write, limiter=self._thread)
         except Unavailable:
             log.error("a denied request was not recorded: the database does not answer")
 

@@ -20,8 +20,10 @@ _FIRST_MESSAGES = frozenset({"http.response.start", "websocket.http.response.sta
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 #: Close code of a WebSocket that fails by an error of the service.
 _SERVER_ERROR: Final = 1011
-#: Statuses of a request that is invalid by itself, whatever is stored.
-_INVALID_STATUSES: Final = frozenset({400, 413, 415, 422})
+#: Statuses of a request that is refused by itself, whatever is stored.
+_REFUSED_STATUSES: Final = frozenset({400, 403, 413, 415, 422})
+#: The same of a request that no limit was applied to, which may be for an address that does not exist.
+_UNLIMITED_REFUSED_STATUSES: Final = _REFUSED_STATUSES | {404}
 _HTTP_ANSWER_EXTENSION: Final = "websocket.http.response"
 
 
@@ -63,14 +65,14 @@ class GateSend:
             if rate_decision is None:
                 return self._start_without_rate_decision(message)
             message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
-            if message.get("status") in _INVALID_STATUSES:
+            if message.get("status") in _REFUSED_STATUSES:
                 return self._start_refusal(message)
         elif kind == "websocket.close":
             self.has_closed = True
         return self._send(message)
 
     async def _start_refusal(self, message: Message) -> None:
-        """Start the refusal of an invalid request when it is due."""
+        """Start the refusal of a request when it is due."""
         await self._delay.wait(find_refused_client(self._scope))
         await self._send(message)
 
@@ -78,7 +80,7 @@ class GateSend:
         """Start an answer to a request that no limit was applied to, with the limit of its address."""
         rate_decision = await self._rate_limiter.peek_address(read_client_address(self._scope))
         message["headers"] = [*message.get("headers", ()), *self._headers, *rate_decision.headers]
-        if message.get("status") in _INVALID_STATUSES:
+        if message.get("status") in _UNLIMITED_REFUSED_STATUSES:
             await self._start_refusal(message)
         else:
             await self._send(message)

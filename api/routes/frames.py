@@ -5,11 +5,12 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Request, Response
+from sqlmodel import Session as DbSession
 
 from api.bodies.batch_bodies import open_frame_upload, respond_batch_accepted
 from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
-from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep, run_slow_work
+from api.dependencies import CallerDep, Db, PagerDep, RuntimeDep, read_before_transaction, run_slow_work
 from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header
 from api.negotiation import ByteRange, negotiate_format, respond_with_byte_range
@@ -88,18 +89,24 @@ def get_frame(session_id: str, frame_id: str, db: Db, caller: CallerDep, runtime
     response_class=Response,
     responses={200: IMAGE, 206: IMAGE, **problem_responses(404, 416)},
 )
-def get_image(
+async def get_image(
     session_id: str,
     frame_id: str,
-    db: Db,
+    request: Request,
     caller: CallerDep,
     runtime: RuntimeDep,
     range_header: ByteRange,
 ) -> Response:
     """Return the picture; `Range` selects a part of it."""
-    row = sessions.find_session(db, caller.tenant, session_id)
-    image = item_reads.find_image(db, runtime.lake, runtime.blobs, row, frame_id)
-    return respond_with_byte_range(image.read, image.size, image.content_type, range_header)
+
+    def find(db: DbSession) -> item_reads.StoredImage:
+        row = sessions.find_session(db, caller.tenant, session_id)
+        return item_reads.find_image(db, runtime.lake, runtime.blobs, row, frame_id)
+
+    image = await read_before_transaction(request, runtime.database, find)
+    # Its store may be slow: no transaction, and no slot of the database, waits for it.
+    respond = partial(respond_with_byte_range, image.read, image.size, image.content_type, range_header)
+    return await run_slow_work(request, "snapshot", respond, workspace_id=caller.workspace_id)
 
 
 async def get_frame_snapshot(

@@ -1,7 +1,7 @@
 """`/healthz`, `/readyz`, `/metrics` and the start page, which need no API key. Contract §9."""
 
+import asyncio
 import hmac
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -10,6 +10,7 @@ from ipaddress import IPv6Address, ip_address
 from string import Template
 from typing import Any, Final
 
+import anyio
 import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
@@ -52,35 +53,42 @@ _WARNINGS_CACHED_S = 5.0
 
 
 class Readiness:
-    """State of the parts that the service needs, checked at most once a second."""
+    """State of the parts that the service needs, checked at most once a second.
+
+    Any client may request it. While a store does not answer, requests wait in the event loop: one thread of
+    its own checks the parts, so that no other request waits for a thread.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._lock = threading.Lock()
+        self._lock = asyncio.Lock()
+        self._thread = anyio.CapacityLimiter(1)
         self._checked_at = float("-inf")
         self._parts: dict[str, str] = {}
         self._warned_at = float("-inf")
         self._warnings: list[ServiceWarning] = []
 
-    def warnings(self) -> list[ServiceWarning]:
-        """Return the warnings for the operator; none while the database does not answer."""
-        with self._lock:
-            if time.monotonic() - self._warned_at >= _WARNINGS_CACHED_S:
-                try:
-                    with self._runtime.database.transaction(write=False) as db:
-                        self._warnings = list_warnings(read_service_state(db))
-                except RecorderError:
-                    self._warnings = []
-                self._warned_at = time.monotonic()
-            return self._warnings
+    async def read(self) -> tuple[dict[str, str], list[ServiceWarning]]:
+        """Return `ok` or `unavailable` for each part, and the warnings for the operator.
 
-    def parts(self) -> dict[str, str]:
-        """Return `ok` or `unavailable` for each part."""
-        with self._lock:
+        There are no warnings while the database does not answer.
+        """
+        async with self._lock:
             if time.monotonic() - self._checked_at >= _PARTS_CACHED_S:
-                self._parts = {name: self._check_part(name) for name in ("database", "blobs", "lake")}
-                self._checked_at = time.monotonic()
-            return self._parts
+                await anyio.to_thread.run_sync(self._check, limiter=self._thread)
+            return self._parts, self._warnings
+
+    def _check(self) -> None:
+        self._parts = {name: self._check_part(name) for name in ("database", "blobs", "lake")}
+        self._checked_at = time.monotonic()
+        if self._checked_at - self._warned_at < _WARNINGS_CACHED_S:
+            return
+        try:
+            with self._runtime.database.transaction(write=False) as db:
+                self._warnings = list_warnings(read_service_state(db))
+        except RecorderError:
+            self._warnings = []
+        self._warned_at = time.monotonic()
 
     def _check_part(self, part: str) -> str:
         try:
@@ -97,14 +105,14 @@ async def healthz() -> dict[str, str]:
 
 
 @router.get("/readyz", openapi_extra={"security": []}, responses=problem_responses(503))
-def readyz(request: Request) -> Response:
+async def readyz(request: Request) -> Response:
     """Return whether database, blobs and lake answer (503 if one does not), and warnings for the operator.
 
     Warnings do not change the status: the service takes requests.
     """
     readiness: Readiness = request.app.state.readiness
-    parts = readiness.parts()
-    warnings = [asdict(warning) for warning in readiness.warnings()]
+    parts, found = await readiness.read()
+    warnings = [asdict(warning) for warning in found]
     if any(state != "ok" for state in parts.values()):
         raise NotReady(parts, warnings)
     return JSONResponse({"status": "ok", "parts": parts, "warnings": warnings})

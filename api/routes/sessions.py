@@ -16,6 +16,7 @@ from api.dependencies import (
     RuntimeDep,
     Workflows,
     open_earlier_transaction,
+    run_in_database_slot,
     run_slow_work,
 )
 from api.errors import problem_responses
@@ -170,8 +171,9 @@ def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStop
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))
-def delete_session(
+async def delete_session(
     session_id: str,
+    request: Request,
     runtime: RuntimeDep,
     caller: CallerDep,
     origin: OriginDep,
@@ -181,9 +183,11 @@ def delete_session(
 ) -> Response:
     """Delete a session: hidden from every read at once, purged after 30 days, or now with `hard`."""
     if hard == "true":
-        session_deletion.delete_session_for_good(runtime, origin, caller, session_id)
+        delete = partial(session_deletion.delete_session_for_good, runtime, origin, caller, session_id)
+        await run_slow_work(request, "hard delete", delete, workspace_id=caller.workspace_id)
     else:
-        session_deletion.delete_session_softly(runtime, origin, caller.tenant, session_id)
+        hide = partial(session_deletion.delete_session_softly, runtime, origin, caller.tenant, session_id)
+        await run_in_database_slot(request, hide)
     return Response(status_code=204)
 
 

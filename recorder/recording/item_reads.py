@@ -100,8 +100,8 @@ _FRAME_COLUMNS = (
     "rects",
 )
 _NO_FRAME = "The session has no such frame; check both ids, and the mode of the key."
-#: Of a frame in a page, without its address and masked rectangles; and of such a rectangle.
-_FRAME_BYTES, _RECTANGLE_BYTES = 400, 32
+#: Of a frame in a page, without its address and masked rectangles.
+_FRAME_BYTES = 400
 _SUMMARIZED = ("t_ms", "bytes", "width", "height", "content_type", "is_keyframe")
 
 
@@ -134,7 +134,8 @@ def list_frames(
 
 def _count_frame_bytes(frame: FrameRow) -> int:
     """Return about how many bytes a frame takes in a page."""
-    return _FRAME_BYTES + len(frame.url or "") + _RECTANGLE_BYTES * len(frame.masked_rects or ())
+    rectangles = len(orjson.dumps(frame.masked_rects)) if frame.masked_rects else 0
+    return _FRAME_BYTES + len(frame.url or "") + rectangles
 
 
 def get_frame(db: DbSession, lake: Lake, row: SessionRow, frame_id: str) -> Frame:

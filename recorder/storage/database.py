@@ -11,6 +11,7 @@ import orjson
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import ConnectionPoolEntry
 from sqlmodel import Session as DbSession
@@ -114,7 +115,7 @@ class Database:
                     for step in db.info.get(_LAST_STEPS, ()):
                         step(db)
                     db.commit()
-            except OperationalError as error:
+            except (OperationalError, PoolTimeout) as error:
                 raise Unavailable("The database") from error
         changed_ids: dict[type[SQLModel], set[str]] = db.info.get(_CHANGED_IDS, {})
         for table, listener in self._listeners:

@@ -1,0 +1,147 @@
+"""Requests that wait for a writer or a store leave the worker threads to others. Contract §1.
+
+On SQLite all writers wait for one lock, and the one that has it needs a thread to continue: if those that
+wait took all threads, nothing would go on.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import pytest
+
+from api.dependencies import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS
+from api.fair_slots import FairSlots
+from recorder.storage.blobs import Blobs
+from tests.support.databases import create_file
+from tests.support.factories import Caller, Service, frame, running_app
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    """A service on SQLite."""
+    create_file(tmp_path / "data")
+    with running_app(tmp_path / "data") as started:
+        yield started
+
+
+def count_busy_threads(service: Service) -> int:
+    """Return how many of the default worker threads work or wait."""
+    portal = service.client.portal
+    assert portal is not None
+    return portal.call(lambda: int(anyio.to_thread.current_default_thread_limiter().borrowed_tokens))
+
+
+def require_threads_free_while_locked(
+    service: Service, requests: list[Callable[[], Any]], is_under_way: Callable[[], bool], most: int
+) -> set[int]:
+    """Send requests while another writer has the lock; return the statuses that they get after it."""
+    other = service.make_caller()
+    with ThreadPoolExecutor(len(requests)) as threads:
+        with service.runtime.database.write_lock:
+            sent = [threads.submit(request) for request in requests]
+            wait_for(is_under_way)
+            wait_for(lambda: count_busy_threads(service) <= most)
+            assert other.get("/v1/quota").status_code == 200
+        statuses = {request.result().status_code for request in sent}
+    assert other.post("/v1/sessions", {"workflow": "checkout"}).status_code == 201
+    return statuses
+
+
+@pytest.mark.parametrize("hard", ["", "?hard=true"], ids=["soft", "hard"])
+def test_deletes_that_wait_for_a_writer_leave_threads_to_it(service: Service, hard: str) -> None:
+    caller = service.make_caller()
+    paths = [f"/v1/sessions/{caller.make_session()}{hard}" for _ in range(WORKER_THREADS + 10)]
+    slots: FairSlots = (
+        service.app.state.work_slots["hard delete"] if hard else service.app.state.database_slots
+    )
+    most = WORK_SLOTS["hard delete"] if hard else DATABASE_SLOTS
+    statuses = require_threads_free_while_locked(
+        service,
+        [lambda path=path: caller.delete(path) for path in paths],
+        lambda: slots.count_waiting() >= len(paths) - most,
+        most,
+    )
+    assert statuses == {204}
+
+
+def test_denied_requests_that_wait_for_a_writer_leave_threads_to_it(service: Service) -> None:
+    workspace_id = service.make_caller().key.workspace_id
+    readers = [service.make_caller(workspace_id=workspace_id, scope="read") for _ in range(30)]
+    addresses = ["/v1/sessions", "/v1/exports", "/v1/replays", "/v1/webhooks"]
+    requests = [
+        lambda reader=reader, address=address: reader.post(address, {})
+        for reader in readers
+        for address in addresses
+    ]
+    assert len(requests) > WORKER_THREADS
+    begun = threading.Semaphore(0)
+
+    def send(request: Callable[[], Any]) -> Any:
+        begun.release()
+        return request()
+
+    statuses = require_threads_free_while_locked(
+        service,
+        [lambda request=request: send(request) for request in requests],
+        lambda: all(begun.acquire(timeout=30) for _ in requests),
+        1,  # while another one is identified
+    )
+    assert statuses == {403}
+
+
+def test_checks_of_a_store_that_does_not_answer_take_no_threads(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+    ping = Blobs.ping
+
+    def wait(blobs: Blobs) -> None:
+        began.set()
+        assert go_on.wait(30)
+        ping(blobs)
+
+    monkeypatch.setattr(Blobs, "ping", wait)
+    with ThreadPoolExecutor(20) as threads:
+        sent = [threads.submit(service.client.get, "/readyz") for _ in range(20)]
+        try:
+            assert began.wait(30)
+            assert count_busy_threads(service) == 0
+            assert service.make_caller().get("/v1/quota").status_code == 200
+        finally:
+            go_on.set()
+        assert {request.result().status_code for request in sent} == {200}
+
+
+def test_pictures_of_a_slow_store_hold_no_slot_of_the_database(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers = [service.make_caller() for _ in range(5)]
+    paths = {reader: _add_picture(reader) for reader in readers}
+    other = service.make_caller()
+    began, go_on, get = threading.Semaphore(0), threading.Event(), Blobs.get
+
+    def wait(blobs: Blobs, *arguments: Any) -> bytes:
+        began.release()
+        assert go_on.wait(30)
+        return get(blobs, *arguments)
+
+    monkeypatch.setattr(Blobs, "get", wait)
+    with ThreadPoolExecutor(50) as threads:
+        sent = [threads.submit(reader.get, paths[reader]) for reader in readers for _ in range(10)]
+        try:
+            assert all(began.acquire(timeout=30) for _ in range(WORK_SLOTS["snapshot"] - 1))
+            assert other.post("/v1/sessions", {"workflow": "checkout"}).status_code == 201
+        finally:
+            go_on.set()
+        assert {request.result().status_code for request in sent} == {200}
+
+
+def _add_picture(caller: Caller) -> str:
+    session_id = caller.make_session()
+    assert caller.add_frames(session_id, frame(1, id="frm_one")).status_code == 202
+    return f"/v1/sessions/{session_id}/frames/frm_one/image"
