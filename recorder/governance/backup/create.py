@@ -28,7 +28,7 @@ from recorder.governance.backup.backup_manifest import (
 from recorder.governance.backup.backup_records import note_backup
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import BackupBusy, DamagedBackup
-from recorder.governance.backup.lake_moment import FilesChanged, read_lake_moment
+from recorder.governance.backup.lake_moment import FilesChanged, is_log_key, read_lake_moment
 from recorder.governance.backup.object_copies import OnProgress, copy_stored_objects
 from recorder.governance.backup.snapshot import DatabaseSnapshot, Engine, open_database_snapshot
 from recorder.ids import new_timed_id
@@ -158,11 +158,19 @@ class _BackupRun:
         )
 
     def _read_known(self) -> None:
-        """Read the list of the backup before; without it everything is copied."""
+        """Read the list of the backup before; without it everything is copied.
+
+        Files of the lake's log are copied again: a deployment that was restored from an older backup commits
+        other entries under the same numbers. All other files have names that no other file ever has.
+        """
         for backup_id in self._archive.list_ids()[:1]:
             try:
                 listing = self._archive.read_listing(self._archive.read_manifest(backup_id))
-                self._known = {(entry.store, entry.key): entry for entry in listing}
+                self._known = {
+                    (entry.store, entry.key): entry
+                    for entry in listing
+                    if entry.store != "lake" or not is_log_key(entry.key)
+                }
             except DamagedBackup:
                 self._known = {}
 

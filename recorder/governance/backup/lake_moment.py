@@ -28,6 +28,11 @@ _ENTRY = re.compile(r"(\d{20})\.(?:json|checkpoint.*\.parquet)", re.ASCII)
 _STEPS_BACK = 10_000
 
 
+def is_log_key(key: str) -> bool:
+    """Return whether a file of the lake belongs to the log of a table."""
+    return "/_delta_log/" in key
+
+
 class FilesChanged(Exception):
     """Files of a version were removed while it was read; another instant is chosen."""
 

@@ -32,7 +32,7 @@ def copy_stored_objects(
         blobs: store of the objects.
         store: name of the store in the backup.
         objects: objects to copy.
-        known: entries of the backup before; an object of the same size and version is not read again.
+        known: entries that were copied before; an object of the same size and version is not read again.
         on_progress: called after each object.
 
     Raises:

@@ -10,9 +10,11 @@ import pytest
 
 from recorder import clock
 from recorder.governance.backup.backup_store import BackupStore
+from recorder.governance.backup.create import create_backup
 from recorder.governance.backup.errors import DamagedBackup, NoBackup
 from recorder.governance.retention import ARCHIVED, run_retention
 from recorder.sealing import Sealer
+from recorder.tenant import Tenant
 from tests.support.backups import Deployments, answers, files_below, problems, with_service
 from tests.support.completed_work import completed_export, patch, sealed_session, stopped_session
 from tests.support.factories import Caller, Service, event, frame
@@ -247,6 +249,33 @@ def test_a_damaged_part_is_refused_with_nothing_written(deployments: Deployments
         path.write_bytes(content)
     assert sorted(path.name for path in deployments.folder.iterdir()) == ["backups", "data"]
     deployments.restore()
+
+
+def test_a_backup_after_the_restore_of_an_older_one_holds_the_log_of_the_restored_lake(
+    deployments: Deployments, caller: Caller
+) -> None:
+    kept = sealed_session(caller)
+    older = deployments.back_up()
+    lost = sealed_session(caller)
+    deployments.back_up()
+    with deployments.restored("second", backup_id=older.id) as service:
+        copy = with_service(caller, service)
+        # Its entries of the log have the numbers, and most of them the sizes, of those of the lost session.
+        fresh = sealed_session(copy)
+        expected = read_lake_log(copy)
+        create_backup(service.runtime, deployments.to)
+    with deployments.restored("third") as service:
+        copy = with_service(caller, service)
+        assert read_lake_log(copy) == expected
+        table = service.runtime.lake.scan("sessions", Tenant(caller.key.workspace_id, "live"))
+        assert set(table.select("session_id").collect()["session_id"]) == {kept, fresh}
+        assert copy.get(f"/v1/sessions/{lost}").status_code == 404
+
+
+def read_lake_log(caller: Caller) -> dict[str, bytes]:
+    """Return the files of the log of a workspace's lake tables, by path."""
+    lake = Path(caller.service.runtime.lake.url, caller.key.workspace_id)
+    return {str(path.relative_to(lake)): path.read_bytes() for path in lake.rglob("_delta_log/*.json")}
 
 
 def test_settings_of_a_workspace_are_restored(deployments: Deployments, caller: Caller) -> None:
