@@ -49,6 +49,7 @@ INTERNAL = {
     "not_empty",
     "other_deployment",
     "other_engine",
+    "parts_removed",
     "wrong_secret",
 }
 #: Contract §1.

@@ -7,7 +7,7 @@ and unchanged parts of the database, are stored once. Memory does not grow with 
 import hashlib
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 
 from recorder.errors import Unavailable
@@ -23,12 +23,15 @@ from recorder.governance.backup.errors import (
     DamagedBackup,
     NoBackup,
     OtherDeployment,
+    PartsRemoved,
     TargetInsideDeployment,
 )
 from recorder.ids import is_id
 from recorder.storage.blobs import Blobs
 
 PART_BYTES = 16 * 1024 * 1024
+#: Parts that are deleted under one check of the lease in the database: each check is a transaction.
+_DELETIONS_PER_CHECK = 20
 _PARTS = "parts/"
 _BACKUPS = "backups/"
 _SHA = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -103,6 +106,17 @@ class BackupStore:
         """Return whether parts are stored."""
         return all(part in self._list_present() for part in parts)
 
+    def require_parts(self, parts: Collection[str]) -> None:
+        """List the stored parts again, and check that these are among them.
+
+        Raises:
+            PartsRemoved: if one is missing.
+        """
+        with self._lock:
+            self._present = None
+        if not self.has_parts(parts):
+            raise PartsRemoved(self.url)
+
     def put_part(self, data: bytes) -> str:
         """Store a part unless it is there; return its SHA-256."""
         name = hashlib.sha256(data).hexdigest()
@@ -172,10 +186,14 @@ class BackupStore:
         with self._translate_store_errors():
             self._store.delete(_make_backup_manifest_key(backup_id))
 
-    def prune(self) -> int:
+    def prune(self, *, require_lease: Callable[[], object], require_time: Callable[[], object]) -> int:
         """Delete parts that no backup lists, those of interrupted backups too; return their number.
 
         The caller holds the lease of backups: the parts of one at work are not listed yet.
+
+        Args:
+            require_lease: raises if another run took the lease; called at first, and after some deletions.
+            require_time: raises if the lease ran out by this process's clock; called before each deletion.
         """
         needed: set[str] = set()
         for backup_id in self.list_ids():
@@ -185,7 +203,10 @@ class BackupStore:
                 needed.update(entry.parts)
         with self._translate_store_errors():
             spare = [key for key in self._store.keys(_PARTS) if key.rpartition("/")[2] not in needed]
-            for key in spare:
+            for number, key in enumerate(spare):
+                if number % _DELETIONS_PER_CHECK == 0:
+                    require_lease()
+                require_time()
                 self._store.delete(key)
         self._present = None
         return len(spare)

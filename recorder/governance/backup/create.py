@@ -8,7 +8,7 @@ since; then pictures, plans and hosted exports of what the snapshot knows. The m
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -37,7 +37,7 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.storage.blobs import Blobs, StoredObject
-from recorder.storage.leases import LeaseKeeper, lease_for_block
+from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
 from recorder.tenant import Tenant
 from recorder.version import __version__
 
@@ -102,6 +102,8 @@ def create_backup(
         TargetInsideDeployment: if the folder is inside one that the backup protects.
         BackupStoreUnusable: if the folder or store of the backups refuses or does not answer.
         OtherDeployment: if the folder holds backups of another deployment.
+        PartsRemoved: if parts of this backup were removed while it was made; there is no backup then.
+        LeaseLost: if this run did not renew its lease in time, and another run took over.
         Unavailable: if a store or the database does not answer.
     """
     with lease_for_block(runtime.database, LEASE, new_timed_id("req")[0], ttl_ms=_LEASE_MS) as held:
@@ -109,17 +111,28 @@ def create_backup(
             raise BackupBusy
         every_s = _LEASE_MS / 1000 / _BEATS_PER_LEASE
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
-            work = _BackupRun(runtime, to, on_progress, on_step)
-            return work.run(keep_days)
+            work = _BackupRun(runtime, held, to, on_progress, on_step)
+            try:
+                return work.run(keep_days)
+            except Exception:
+                # A run that took over removes this one's folder and parts: then that is why this one failed.
+                with suppress(Unavailable), runtime.database.transaction(write=True) as db:
+                    held.require(db)
+                raise
 
 
 class _BackupRun:
-    """The work of one backup."""
+    """The work of one backup, under the lease of backups."""
 
     def __init__(
-        self, runtime: Runtime, to: str, on_progress: OnProgress, on_step: Callable[[str], object]
+        self,
+        runtime: Runtime,
+        held: HeldLease,
+        to: str,
+        on_progress: OnProgress,
+        on_step: Callable[[str], object],
     ) -> None:
-        self._runtime = runtime
+        self._runtime, self._held = runtime, held
         self._archive = BackupStore(to)
         self._on_progress, self._on_step = on_progress, on_step
         self._known: dict[tuple[str, str], BackupFileEntry] = {}
@@ -144,7 +157,7 @@ class _BackupRun:
         manifest = self._write_manifest(contents)
         self._on_step("old parts")
         deleted = self._delete_old(keep_days)
-        self._archive.prune()
+        self._archive.prune(require_lease=self._require_lease, require_time=self._held.require_time)
         note_backup(self._runtime.settings.data_dir, self._archive.url, manifest)
         return BackupReport(
             id=manifest.id,
@@ -156,6 +169,16 @@ class _BackupRun:
             seconds=(clock.now() - began).total_seconds(),
             deleted_backups=deleted,
         )
+
+    def _require_lease(self) -> None:
+        """Check that no other run took over, before something is removed or replaced that it may need.
+
+        Raises:
+            LeaseLost: if another run took over.
+        """
+        with self._held.transaction(self._runtime.database):
+            pass
+        self._held.require_time()
 
     def _read_known(self) -> None:
         """Read the list of the backup before; without it everything is copied.
@@ -299,6 +322,9 @@ class _BackupRun:
             listing=listing,
             listing_bytes=listing_bytes,
         ).sealed(settings.secret)
+        self._require_lease()
+        self._archive.require_parts({*listing, *(part for entry in contents.entries for part in entry.parts)})
+        self._require_lease()
         self._archive.write_manifest(manifest)
         return manifest
 
@@ -312,12 +338,14 @@ class _BackupRun:
             if self._archive.read_manifest(backup_id).moment < oldest
         ]
         for backup_id in old:
+            self._require_lease()
             self._archive.delete_backup(backup_id)
         return old
 
     @contextmanager
     def _make_folder(self) -> Iterator[Path]:
         """Create a folder for a copy of the database; remove those of backups that were killed."""
+        self._require_lease()
         root = self._runtime.settings.data_dir / "tmp"
         root.mkdir(mode=0o700, exist_ok=True)
         for left in root.glob(f"{_TEMPORARY}*"):

@@ -130,6 +130,18 @@ class BackupBusy(Conflict):
         super().__init__("Another backup of this deployment is at work. Wait until it ends.")
 
 
+class PartsRemoved(Conflict):
+    """Parts of a backup were removed while it was made."""
+
+    code = "parts_removed"
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"Parts of this backup were removed from {where} while it was made, so there is no new backup. "
+            "Keep other programs from that folder, and run it again."
+        )
+
+
 class AuditDoesNotFit(Conflict):
     """The audit file does not continue the chains of the backup."""
 
