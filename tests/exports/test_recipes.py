@@ -195,6 +195,20 @@ def test_a_recipe_that_fails_stops_no_other_and_says_so(kitchen: Kitchen) -> Non
     assert kitchen.follow() == []
 
 
+def test_a_recipe_whose_time_zone_is_gone_stops_no_other_and_is_tried_again_later(kitchen: Kitchen) -> None:
+    for name in ("broken", "sound"):
+        kitchen.add(name)
+        kitchen.make_due(name)
+    with kitchen.runtime.database.transaction(write=True) as db:
+        db.get_one(RecipeRow, (kitchen.workspace_id, "live", "broken")).timezone = "US/Atlantis"
+    kitchen.follow()
+    broken = kitchen.listed()["broken"]
+    assert [row.dataset for row in kitchen.exports()] == ["sound"]
+    assert broken.error is not None and broken.error["code"] == "validation_failed"
+    assert broken.recipe.next_at > clock.now()
+    assert kitchen.follow() == []
+
+
 def test_a_recipe_that_works_again_has_no_error(kitchen: Kitchen) -> None:
     kitchen.add()
     with kitchen.runtime.database.transaction(write=True) as db:
