@@ -111,8 +111,8 @@ async def readyz(request: Request) -> Response:
     Warnings do not change the status: the service takes requests.
     """
     readiness: Readiness = request.app.state.readiness
-    parts, found = await readiness.read()
-    warnings = [asdict(warning) for warning in found]
+    parts, service_warnings = await readiness.read()
+    warnings = [asdict(warning) for warning in service_warnings]
     if any(state != "ok" for state in parts.values()):
         raise NotReady(parts, warnings)
     return JSONResponse({"status": "ok", "parts": parts, "warnings": warnings})

@@ -110,8 +110,8 @@ def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool
         # The purge may have looked at the cold store before the copies were there.
         cold.delete_below(folder)
     elif is_deleted and storage_class is None:
-        # Only copies of this run: a session that is not purged, as under a legal hold, may have objects in the
-        # cold store alone, where a run that was killed moved them.
+        # Only copies of this run: a session that is not purged, as under a legal hold, may have objects in
+        # the cold store alone, where a run that was killed moved them.
         for key in keys:
             cold.delete(key)
     if is_deleted:
