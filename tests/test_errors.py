@@ -41,6 +41,7 @@ INTERNAL = {
     "wrong_region",
     "unknown_schema",
     "slots_differ",
+    "items_failed",
     "lanes_open",
     "audit_does_not_fit",
     "backup_busy",

@@ -16,6 +16,7 @@ from sqlmodel import col, or_, select
 
 from recorder import clock
 from recorder.errors import Unavailable
+from recorder.governance.item_failures import ItemFailures
 from recorder.ids import first_id_at
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
@@ -78,11 +79,17 @@ def archive_frames(
 
     Raises:
         LeaseLost: if another run took over.
-        Unavailable: if a store or the database does not answer, or a copy differs; the next run goes on.
+        Unavailable: if the database does not answer; the next run goes on.
+        ItemsFailed: once all sessions were tried, if a store did not answer for some, or a copy differed.
     """
+    failures = ItemFailures("sessions to archive")
     for row in list_sessions_to_archive(runtime.database, workspace, at=at):
-        if _archive_session(runtime, held, row):
+        is_archived = False
+        with failures.collect(row.id):
+            is_archived = _archive_session(runtime, held, row)
+        if is_archived:
             yield row
+    failures.raise_at_end()
 
 
 def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool:

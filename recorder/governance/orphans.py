@@ -21,6 +21,7 @@ from recorder import clock
 from recorder.errors import Unavailable
 from recorder.errors.panics import LibraryPanic
 from recorder.governance.holds import list_held_sessions
+from recorder.governance.item_failures import ItemFailures
 from recorder.governance.purging.session_content import list_content_stores
 from recorder.models.frame import FrameRow
 from recorder.models.governance import PurgeRow
@@ -109,13 +110,19 @@ def remove_orphans(
 
     Raises:
         LeaseLost: if another run took over.
-        Unavailable: if a store or the database does not answer; the next run goes on.
+        Unavailable: if a store cannot be listed, or the database does not answer; the next run goes on.
+        ItemsFailed: once all objects were tried, if some could not be removed.
     """
+    failures = ItemFailures("orphaned objects")
     for orphans in list_orphans(runtime, workspace, at=at):
+        removed = []
         for orphan in orphans:
             held.require_time()
-            orphan.store.delete(orphan.key)
-        yield orphans
+            with failures.collect(orphan.key):
+                orphan.store.delete(orphan.key)
+                removed.append(orphan)
+        yield removed
+    failures.raise_at_end()
 
 
 def _read_named_objects(

@@ -2,7 +2,7 @@
 
 A run is a sequence of short transactions under a lease: a killed one is continued by the next. Settings are
 read at its start, so a changed one holds at the next run. Work that fails in one workspace is reported, and
-all other work goes on. Contract §7.
+all other work goes on. An export, session or object that fails stops no later one. Contract §7.
 """
 
 import logging
@@ -21,10 +21,10 @@ from recorder import clock, limits
 from recorder.access import idempotency_keys
 from recorder.audit import pruning
 from recorder.audit.verify import ChainHead, read_chain_heads
-from recorder.errors import RecorderError
 from recorder.exports.results import expiry
 from recorder.governance import archive, orphans
 from recorder.governance.holds import list_held_sessions
+from recorder.governance.item_failures import ItemFailures, describe_item_error
 from recorder.governance.purging.due_sessions import begin_purges, list_due_sessions, split_due_sessions
 from recorder.governance.table_rewrites import rewrite_file_after_purges
 from recorder.ids import first_id_at
@@ -214,9 +214,7 @@ def _report_retention_failure(
     except LeaseLost:
         raise
     except Exception as error:
-        # Messages of other errors may quote rows.
-        text = str(error) if isinstance(error, RecorderError) else f"{type(error).__name__}; see the log."
-        report.failures.append(RetentionFailure(workspace_id, subject, text))
+        report.failures.append(RetentionFailure(workspace_id, subject, describe_item_error(error)))
         log.warning("%s", report.failures[-1], exc_info=error)
 
 
@@ -278,9 +276,12 @@ def _remove_exports_by_retention(
     with runtime.database.transaction(write=False) as db:
         expired = expiry.list_expired_exports(db, at=report.at, workspace_id=workspace.id)
         sizes = {export.id: expiry.count_expired_export_bytes(db, export.id) for export in expired}
+    failures = ItemFailures("hosted exports")
     for export_id, size_bytes in sizes.items():
-        expiry.delete_expired_export_files(runtime, held, export_id, at=report.at)
-        report.add(workspace.id, "hosted_exports", 1, size_bytes)
+        with failures.collect(export_id):
+            if expiry.delete_expired_export_files(runtime, held, export_id, at=report.at):
+                report.add(workspace.id, "hosted_exports", 1, size_bytes)
+    failures.raise_at_end()
 
 
 def _remove_replays_by_retention(

@@ -224,6 +224,25 @@ def test_nothing_is_deleted_while_the_cold_store_is_away(tmp_path: Path) -> None
     runtime.close()
 
 
+def test_a_session_whose_frames_cannot_be_copied_stops_no_later_one(caller: Caller) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    canaries = [recorded_canary(caller) for _ in range(3)]
+    at = days_later(runtime, canaries[-1], DAYS + 1)
+    blocked, *_ = objects_of(runtime, canaries[0], runtime.blobs.url)
+    # A folder, where the copy of an object should be.
+    folder = Path(runtime.settings.cold_url) / blocked
+    folder.mkdir(parents=True)
+    report = run_retention(runtime, "tests", at=at, workspace_id=workspace_id)
+    assert report is not None and report.counts[workspace_id, "archived_sessions"] == 2
+    (failure,) = report.failures
+    assert failure.subject == "frames to archive"
+    assert failure.error.startswith("Failed sessions to archive: 1.")
+    assert [storage_of(caller, canary)["cold"] for canary in canaries] == [0, 1, 1]
+    folder.rmdir()
+    assert run_at(caller, at)["archived_sessions"] == 1
+
+
 def test_an_object_that_was_not_copied_is_not_deleted(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

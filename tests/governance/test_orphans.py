@@ -15,6 +15,7 @@ import pytest
 from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
 from recorder.audit.log import Origin
+from recorder.errors import Unavailable
 from recorder.governance.holds import add_hold
 from recorder.governance.retention import ORPHANED, preview_retention, run_retention
 from recorder.ids import new_id
@@ -127,6 +128,29 @@ def test_the_orphans_of_many_sessions_are_removed_after_a_day(caller: Caller) ->
     assert run_with_preview(runtime, workspace_id) == 0
     age(runtime.blobs.url, days=24.1 / 24)
     assert run_with_preview(runtime, workspace_id) == 201
+
+
+def test_an_orphan_that_cannot_be_removed_stops_no_later_one(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    session_ids = [new_id("ses") for _ in range(150)]
+    keys = [leave_orphan(runtime.blobs.url, workspace_id, session_id) for session_id in session_ids]
+    age(runtime.blobs.url)
+    delete, denied = Blobs.delete, set(keys[:2])
+
+    def refuse(store: Blobs, key: str) -> None:
+        if key in denied:
+            raise Unavailable("The blob store")
+        delete(store, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "delete", refuse)
+        report = run_retention(runtime, "tests", workspace_id=workspace_id)
+    assert report is not None and report.counts[workspace_id, ORPHANED] == 148
+    assert [failure.error.split(".")[0] for failure in report.failures] == ["Failed orphaned objects: 2"]
+    assert {key for key in keys if f"{runtime.blobs.url}/{key}" in objects_of(runtime.blobs.url)} == denied
+    assert run_with_preview(runtime, workspace_id) == 2
 
 
 @pytest.mark.parametrize("is_swept", [False, True])

@@ -9,7 +9,9 @@ from recorder import clock
 from recorder.audit.log import Origin
 from recorder.audit.verify import read_chain_heads, verify_audit
 from recorder.errors import NotFound, Unavailable
+from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.results import expiry
+from recorder.exports.runner.export_lease import claim_export
 from recorder.governance.holds import add_hold
 from recorder.governance.purging.due_sessions import begin_purges, list_due_sessions
 from recorder.governance.retention import HELD, preview_retention, run_retention
@@ -18,6 +20,8 @@ from recorder.models.governance import AuditHashRow
 from recorder.models.memory import SessionPathRow
 from recorder.models.operations import AuditRow, IdempotencyRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.settings import Settings
+from recorder.storage.leases import LeaseLost
 from tests.support.completed_work import completed_export, patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, purge_row, recorded_canary
@@ -255,6 +259,45 @@ def test_what_a_run_left_of_a_hosted_export_goes_with_the_next(
     folder = caller.service.runtime.settings.data_dir / "exports"
     assert not any(export["id"] in str(path) for path in folder.rglob("*.parquet"))
     assert plans_of(caller, export["id"]) == []
+
+
+@pytest.mark.parametrize("error", [Unavailable("The store of exports"), LeaseLost()])
+def test_a_hosted_export_that_cannot_be_deleted_stops_no_later_one(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    first, *later = (completed_export(caller)["id"] for _ in range(3))
+    at = clock.now() + 31 * DAY
+
+    def refuse_first(row: ExportRow, settings: Settings) -> Destination:
+        if row.id == first:
+            raise error
+        return open_destination(row, settings)
+
+    monkeypatch.setattr(expiry, "open_destination", refuse_first)
+    if isinstance(error, LeaseLost):
+        with pytest.raises(LeaseLost):
+            run_retention(runtime, "tests", at=at, workspace_id=workspace_id)
+        assert [len(plans_of(caller, each)) for each in (first, *later)] == [1, 1, 1]
+        return
+    report = run_retention(runtime, "tests", at=at, workspace_id=workspace_id)
+    assert report is not None and report.counts[workspace_id, "hosted_exports"] == 2
+    (failure,) = report.failures
+    assert failure.subject == "hosted exports" and failure.error.startswith("Failed hosted exports: 1.")
+    assert str(error) in failure.error
+    assert [len(plans_of(caller, each)) for each in (first, *later)] == [1, 0, 0]
+    for export_id in later:
+        assert_problem(caller.get(f"/v1/exports/{export_id}/manifest"), 404, "not_found")
+
+
+def test_a_hosted_export_that_another_run_works_on_does_not_count_as_removed(caller: Caller) -> None:
+    runtime, export_id = caller.service.runtime, completed_export(caller)["id"]
+    with runtime.database.transaction(write=True) as db:
+        claim = claim_export(runtime.database, db, export_id, owner="a rewrite", lease_ms=60_000)
+    assert "hosted_exports" not in run_at(caller, clock.now() + 31 * DAY)
+    assert len(plans_of(caller, export_id)) == 1
+    claim.give_back()
+    assert run_at(caller, clock.now() + 31 * DAY)["hosted_exports"] == 1
 
 
 @pytest.mark.parametrize("kind", ["local", "s3"])
