@@ -37,13 +37,15 @@ class ItemsFailed(Unavailable):
 class ItemFailures:
     """Errors of the items of one loop."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, longest_s: float = _LONGEST_FAILURES_S) -> None:
         """Begin without errors.
 
         Args:
             kind: items of the loop, such as `exports`.
+            longest_s: seconds that items which fail may take together.
         """
         self._kind = kind
+        self._longest_s = longest_s
         self._count = 0
         self._first: Exception | None = None
         self._failing_s = 0.0
@@ -66,7 +68,7 @@ class ItemFailures:
             self._count += 1
             self._first = self._first or error
             self._failing_s += time.monotonic() - began_s
-        if self._failing_s > _LONGEST_FAILURES_S:
+        if self._failing_s > self._longest_s:
             self._raise_failures(is_over=False)
 
     def raise_at_end(self) -> None:
