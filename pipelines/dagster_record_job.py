@@ -62,13 +62,22 @@ def dagster_records(
     return dg.MaterializeResult(metadata=metadata)
 
 
-def remove_dagster_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: str) -> bool:
+def remove_dagster_texts(
+    runtime: Runtime, instance: dg.DagsterInstance, owner: str, *, left: list[str] | None = None
+) -> bool:
     """Remove the texts of all finished runs now, before erasures end.
 
     Runs at work keep theirs until the daily removal, as do databases that are being used.
 
+    Args:
+        runtime: the deployment.
+        instance: its Dagster instance.
+        owner: name of the run.
+        left: gets sentences about the texts that could not be removed.
+
     Returns:
-        False if another run removes records, or time ran out: then erasures wait for the next run.
+        False if another run removes records, time ran out, or texts of some runs could not be removed: then
+        erasures wait for the next run.
     """
     try:
         report = _remove_records_under_lease(
@@ -79,7 +88,9 @@ def remove_dagster_texts(runtime: Runtime, instance: dg.DagsterInstance, owner: 
         return True
     for failure in [] if report is None else report.failures:
         log.warning("%s", failure)
-    return report is not None and not report.left_runs
+    if report is not None and report.left_texts and left is not None:
+        left += report.failures
+    return report is not None and not report.left_runs and not report.left_texts
 
 
 def _remove_records_under_lease(

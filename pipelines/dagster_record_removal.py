@@ -3,12 +3,13 @@
 A run's events quote recorded content: previews of datasets, pictures and tables of graphs, texts of errors.
 The newest materialization of an asset or partition and the newest result of a check stay, with numbers alone,
 since their pages show them; that of a dataset without a partition goes. A killed removal is continued by the
-next: the row of a run goes last.
+next: the row of a run goes last. A run whose records cannot be removed stops no other one.
 """
 
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -25,11 +26,12 @@ from dagster._core.storage.event_log.schema import (
     SqlEventLogStorageTable,
 )
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 from dagster._serdes import deserialize_value, serialize_value
 from dagster_shared.serdes.errors import DeserializationError
 
-from pipelines.dagster_table_rewrites import rewrite_dagster_sqlite_file
+from pipelines.dagster_table_rewrites import is_dagster_sqlite_file_damaged, rewrite_dagster_sqlite_file
 from pipelines.dataset_partitions import PARTITIONS
 
 #: Tag of runs whose texts were removed.
@@ -94,9 +96,11 @@ class RecordRemovalReport:
     stripped_runs: int = 0
     #: Runs that were not reached in time; the next removal goes on.
     left_runs: int = 0
+    #: Runs and assets whose texts, or all records, could not be removed; the next removal tries them again.
+    left_texts: int = 0
     #: Bytes of files that were deleted, and by which databases shrank.
     freed_bytes: int = 0
-    #: Sentences about databases that were not rewritten.
+    #: Sentences about what was not removed, about databases that were not rewritten, and damaged ones.
     failures: list[str] = field(default_factory=list)
 
 
@@ -125,17 +129,30 @@ def remove_records(
         old = [record.dagster_run.run_id for record in records if _read_run_end(record) < remove_before]
         needed = shown | _find_runs_with_latest_partitions(storage, old)
         expired = [run_id for run_id in old if run_id not in needed]
-        report.freed_bytes += _delete_dagster_runs(instance, expired)
-        report.runs += len(expired)
+        _delete_dagster_runs(instance, expired, report)
         for record in records:
             run = record.dagster_run
             if run.run_id not in expired and STRIPPED_TAG not in run.tags:
-                report.freed_bytes += _strip_run_texts(instance, run.run_id, report)
-                report.stripped_runs += 1
-    _strip_latest_materializations(instance)
-    report.freed_bytes += _delete_orphaned_run_files(instance, max(remove_before, strip_before))
+                with _note_left_texts(report, f"run {run.run_id}"):
+                    report.freed_bytes += _strip_run_texts(instance, run.run_id, report)
+                    report.stripped_runs += 1
+    _strip_latest_materializations(instance, report)
+    _delete_orphaned_run_files(instance, max(remove_before, strip_before), report)
     report.freed_bytes += _delete_tick_logs(instance, remove_before)
     return report
+
+
+@contextmanager
+def _note_left_texts(report: RecordRemovalReport, name: str) -> Iterator[None]:
+    """Note that the block could not remove texts, whatever its error, instead of raising it."""
+    try:
+        yield
+    except Exception as error:
+        # The messages of most errors quote statements and rows.
+        cause = error.orig if isinstance(error, sqlalchemy.exc.DBAPIError) else error
+        why = getattr(cause, "sqlite_errorname", type(cause).__name__)
+        report.failures.append(f"The texts of {name} are left to the next run: {why}.")
+        report.left_texts += 1
 
 
 def _dagster_event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
@@ -198,21 +215,23 @@ def _find_runs_with_latest_partitions(storage: SqlEventLogStorage, run_ids: Sequ
         return set(connection.scalars(statement.distinct()))
 
 
-def _delete_dagster_runs(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> int:
-    """Delete runs with their events, results of checks and logs; return the bytes of their files."""
+def _delete_dagster_runs(
+    instance: dg.DagsterInstance, run_ids: Sequence[str], report: RecordRemovalReport
+) -> None:
+    """Delete runs with their events, results of checks and logs."""
     if not run_ids:
-        return 0
+        return
     storage = _dagster_event_storage(instance)
     with storage.index_connection() as connection:
         checks = AssetCheckExecutionsTable
         connection.execute(checks.delete().where(checks.c.run_id.in_(run_ids)))
         for run_id in run_ids:
             storage.delete_events_for_run(connection, run_id)
-    freed = 0
     for run_id in run_ids:
-        freed += _delete_run_logs(instance, run_id) + _delete_event_files(storage, run_id)
-        instance.run_storage.delete_run(run_id)
-    return freed
+        with _note_left_texts(report, f"run {run_id}"):
+            report.freed_bytes += _delete_run_logs(instance, run_id) + _delete_event_files(storage, run_id)
+            instance.run_storage.delete_run(run_id)
+            report.runs += 1
 
 
 def _delete_event_files(storage: SqlEventLogStorage, run_id: str) -> int:
@@ -251,17 +270,20 @@ def _find_run_log_folder(instance: dg.DagsterInstance) -> Path | None:
     return Path(manager.get_captured_local_path(["log"], "out")).parent
 
 
-def _delete_orphaned_run_files(instance: dg.DagsterInstance, before: datetime) -> int:
-    """Delete old files of runs that Dagster's pages deleted, which leave them; return their bytes."""
-    storage, logs, freed = _dagster_event_storage(instance), _find_run_log_folder(instance), 0
+def _delete_orphaned_run_files(
+    instance: dg.DagsterInstance, before: datetime, report: RecordRemovalReport
+) -> None:
+    """Delete old files of runs that Dagster's pages deleted, which leave them."""
+    storage, logs = _dagster_event_storage(instance), _find_run_log_folder(instance)
     path_for_shard = getattr(storage, "path_for_shard", None)
     folders = [logs, None if path_for_shard is None else Path(path_for_shard("index")).parent]
     names = {path.stem: path for folder in folders if folder is not None for path in folder.glob("*-*-*-*-*")}
     for run_id, path in names.items():
-        is_old = _UUID.fullmatch(run_id) and path.stat().st_mtime < before.timestamp()
-        if is_old and not instance.has_run(run_id):
-            freed += _delete_run_logs(instance, run_id) + _delete_event_files(storage, run_id)
-    return freed
+        with _note_left_texts(report, f"run {run_id}"):
+            is_old = _UUID.fullmatch(run_id) and path.stat().st_mtime < before.timestamp()
+            if is_old and not instance.has_run(run_id):
+                report.freed_bytes += _delete_run_logs(instance, run_id)
+                report.freed_bytes += _delete_event_files(storage, run_id)
 
 
 def _delete_tick_logs(instance: dg.DagsterInstance, before: datetime) -> int:
@@ -279,18 +301,42 @@ def _strip_run_texts(instance: dg.DagsterInstance, run_id: str, report: RecordRe
     """Remove the texts of a run's records, and its logs; return the bytes of the logs."""
     storage = _dagster_event_storage(instance)
     freed = _delete_run_logs(instance, run_id)
-    files = _list_event_files(storage, run_id)
-    if files:
-        with storage.run_connection(run_id) as connection:
-            _strip_event_texts(connection, run_id)
-        shrunk, why = rewrite_dagster_sqlite_file(files[0])
-        freed += shrunk
-        if why is not None:
-            report.failures.append(why)
+    if _list_event_files(storage, run_id):
+        freed += _strip_event_file(storage, run_id, report)
     with storage.index_connection() as connection:
         _strip_event_texts(connection, run_id)
         _strip_check_texts(connection, run_id)
     instance.add_run_tags(run_id, {STRIPPED_TAG: "true"})
+    return freed
+
+
+def _strip_event_file(storage: SqlEventLogStorage, run_id: str, report: RecordRemovalReport) -> int:
+    """Remove the texts of a run's database, or a damaged one; return the bytes by which it shrank.
+
+    A damaged file may hold texts, and Dagster cannot read it either.
+    """
+    # A storage of its own looks whether the file has its tables: a power cut may have emptied it.
+    folder = str(_list_event_files(storage, run_id)[0].parent)
+    try:
+        with SqliteEventLogStorage(folder).run_connection(run_id) as connection:
+            _strip_event_texts(connection, run_id)
+    except sqlalchemy.exc.DatabaseError:
+        path = _list_event_files(storage, run_id)[0]
+        if not is_dagster_sqlite_file_damaged(path):
+            raise
+    else:
+        path = _list_event_files(storage, run_id)[0]
+        shrunk, why = rewrite_dagster_sqlite_file(path)
+        if why is None:
+            return shrunk
+        if not is_dagster_sqlite_file_damaged(path):
+            report.failures.append(why)
+            return shrunk
+    freed = _delete_event_files(storage, run_id)
+    # Pages that show the run find a database without events.
+    with SqliteEventLogStorage(folder).run_connection(run_id):
+        pass
+    report.failures.append(f"The events of run {run_id} were damaged and have been deleted.")
     return freed
 
 
@@ -320,23 +366,31 @@ def _strip_check_texts(connection: sqlalchemy.Connection, run_id: str) -> None:
         connection.execute(table.update().where(table.c.id == row_id).values(evaluation_event=stripped))
 
 
-def _strip_latest_materializations(instance: dg.DagsterInstance) -> None:
+def _strip_latest_materializations(instance: dg.DagsterInstance, report: RecordRemovalReport) -> None:
     """Remove texts from the copy of the newest materialization that Dagster keeps with each asset."""
     table = AssetKeyTable
     with _dagster_event_storage(instance).index_connection() as connection:
         statement = sqlalchemy.select(table.c.id, table.c.last_materialization)
         rows = connection.execute(statement.where(table.c.last_materialization.is_not(None))).all()
     for row_id, text in rows:
-        record = deserialize_value(text, dg.EventLogRecord)
-        run = instance.get_run_by_id(record.event_log_entry.run_id)
-        if run is not None and STRIPPED_TAG not in run.tags:
-            continue
-        entry = _strip_event_log_entry(record.event_log_entry)
-        stripped = None if entry is None else serialize_value(record._replace(event_log_entry=entry))
-        # A newer materialization that came in between stays.
-        is_same = (table.c.id == row_id, table.c.last_materialization == text)
-        with _dagster_event_storage(instance).index_connection() as connection:
-            connection.execute(table.update().where(*is_same).values(last_materialization=stripped))
+        with _note_left_texts(report, f"asset {row_id}"):
+            stripped = _strip_latest_materialization(instance, text)
+            if stripped == text:
+                continue
+            # A newer materialization that came in between stays.
+            is_same = (table.c.id == row_id, table.c.last_materialization == text)
+            with _dagster_event_storage(instance).index_connection() as connection:
+                connection.execute(table.update().where(*is_same).values(last_materialization=stripped))
+
+
+def _strip_latest_materialization(instance: dg.DagsterInstance, text: str) -> str | None:
+    """Return a stored materialization without texts, unless its run keeps its own; None if nothing stays."""
+    record = deserialize_value(text, dg.EventLogRecord)
+    run = instance.get_run_by_id(record.event_log_entry.run_id)
+    if run is not None and STRIPPED_TAG not in run.tags:
+        return text
+    entry = _strip_event_log_entry(record.event_log_entry)
+    return None if entry is None else serialize_value(record._replace(event_log_entry=entry))
 
 
 def _strip_stored_event(text: str) -> str | None:

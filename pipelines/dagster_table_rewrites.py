@@ -80,10 +80,22 @@ def rewrite_dagster_sqlite_file(path: Path, *, lock_s: float = _LOCK_S) -> tuple
         with closing(sqlite3.connect(path, timeout=lock_s, isolation_level=None)) as connection:
             connection.execute("VACUUM")
             is_busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-    except sqlite3.OperationalError as error:
+    except sqlite3.DatabaseError as error:
         return 0, f"The file {path.name} is left to the next run: {error}."
     why = f"The log of {path.name} is left to the next run: it is being read." if is_busy else None
     return before - _measure_dagster_sqlite_file(path), why
+
+
+def is_dagster_sqlite_file_damaged(path: Path) -> bool:
+    """Return whether a file is no database of SQLite, or a damaged one; False if it cannot be opened now."""
+    try:
+        with closing(sqlite3.connect(path, timeout=_LOCK_S)) as connection:
+            problem = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:
+        return False
+    except sqlite3.DatabaseError:
+        return True
+    return bool(problem != ("ok",))
 
 
 def _measure_dagster_sqlite_file(path: Path) -> int:

@@ -31,6 +31,7 @@ _GROUP = "retention"
 _LONGEST_PAUSE_S = 60.0
 #: A run of purges ends after this, also where some are due without end: erasures end with the run.
 _LONGEST_RUN_S = 300.0
+_SHOWN_FAILURES = 10
 
 
 @dg.asset(
@@ -103,6 +104,7 @@ def purged_sessions(
 ) -> Iterator[dg.MaterializeResult[None]]:
     """Work on open purges for some minutes, or until the next step is minutes away."""
     is_interrupted = threading.Event()
+    left_texts: list[str] = []
     with defer_interrupts(is_interrupted.set):
         removals = run_removals(
             recorder.runtime,
@@ -111,7 +113,11 @@ def purged_sessions(
             longest_s=_LONGEST_RUN_S,
             is_stopping=is_interrupted.is_set,
             remove_texts=partial(
-                remove_dagster_texts, recorder.runtime, context.instance, context.run.run_id
+                remove_dagster_texts,
+                recorder.runtime,
+                context.instance,
+                context.run.run_id,
+                left=left_texts,
             ),
         )
     if removals.purges is None:
@@ -120,6 +126,10 @@ def purged_sessions(
     if removals.error is not None:
         # A failed run is followed by longer and longer pauses.
         raise dg.Failure("An erasure failed and is tried again; see the log.", metadata) from removals.error
+    if left_texts:
+        # As above: the erasures that wait would else start a run every ten seconds.
+        some = " ".join(left_texts[:_SHOWN_FAILURES])
+        raise dg.Failure(f"Erasures wait for texts of Dagster's runs. {some}", metadata)
     if metadata["sessions"] or metadata["erasures"] or metadata["failed_steps"]:
         yield dg.MaterializeResult(metadata=metadata)
     else:
