@@ -62,7 +62,9 @@ _FLAGS = (
     "--no-first-run",
     "--no-pings",
 )
-#: Second part of the page script: snapshots as `capture` makes them, with the element of each node.
+#: Second part of the page script: snapshots as `capture` makes them, with the element of each node. Here the
+#: script runs in the page's own JavaScript world, as Playwright's elements do, so a page can change what it
+#: returns. Whatever protects inputs from other sites therefore comes from the browser: see `address`.
 _READER = """
 observe(document);
 const fingerprint = () => version().split(".").slice(0, 3).join(".");
@@ -108,6 +110,8 @@ class BrowserProcessSession:
         self._pages: list[Page] = []
         #: The page script in the present document.
         self._reader: JSHandle | None = None
+        #: Address of the document that was read last, as the browser has it.
+        self._address = ""
         self._statuses: list[tuple[str, int]] = []
         self._failures: list[str] = []
         self._dialogs: list[dict[str, str]] = []
@@ -179,16 +183,28 @@ class BrowserProcessSession:
             return {**self._read_page(page), **events}
         except PlaywrightError as error:  # the page went away under it: the caller reads again
             self._reader = None
-            return {"html": None, "url": page.url, "error": _shorten_browser_error(error), **events}
+            return {
+                "html": None,
+                "url": page.url,
+                "address": page.url,
+                "error": _shorten_browser_error(error),
+                **events,
+            }
 
     def _read_page(self, page: Page) -> dict[str, Any]:
         if self._reader is not None:
             try:
-                return dict(self._reader.evaluate("reader => reader.read()"))
+                return self._read_document(page, self._reader)
             except PlaywrightError:  # the document is another one
                 self._reader = None
         self._reader = page.main_frame.evaluate_handle(self._script)
-        return dict(self._reader.evaluate("reader => reader.read()"))
+        return self._read_document(page, self._reader)
+
+    def _read_document(self, page: Page, reader: JSHandle) -> dict[str, Any]:
+        read = dict(reader.evaluate("reader => reader.read()"))
+        # After the reading: the reader goes with its document, so the address is not one of an earlier page.
+        self._address = page.url
+        return {**read, "address": self._address}
 
     def perform(self, command: dict[str, Any]) -> dict[str, Any]:
         """Do an action on an element of the last `read`, or on the page.
@@ -211,7 +227,9 @@ class BrowserProcessSession:
                 elif kind in ("fill", "select", "upload"):
                     element.wait_for_element_state("enabled", timeout=timeout)
                 assert self._reader is not None
-                if command["version"] not in (None, self._reader.evaluate("reader => reader.version()")):
+                version = self._reader.evaluate("reader => reader.version()")
+                is_same_page = _find_page_origin(self._page.url) == _find_page_origin(self._address)
+                if command["version"] not in (None, version) or not is_same_page:
                     return {"sent": False, "is_changed": True}
             start = (
                 None if drop is None or element is None else find_playwright_drag_start(self._page, element)
@@ -329,6 +347,10 @@ def _is_browser_page_load(request: Request) -> bool:
         return request.is_navigation_request() and request.frame.parent_frame is None
     except PlaywrightError:
         return False
+
+
+def _find_page_origin(url: str) -> list[str]:
+    return url.split("/", 3)[:3]
 
 
 def _shorten_browser_error(error: PlaywrightError) -> str:

@@ -16,6 +16,7 @@ from recorder.replays.dom import DomDocument, read_dom_document
 from recorder.replays.recorded_session import RecordedFrame
 
 _FIRST_FAILURE = 400
+_MOST_URL_CHARACTERS = 2_000
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,11 @@ def read_page_state(
         InvalidRecording, BudgetSpent: if the page is too large.
     """
     answer = browser.call("read")
-    raw_url = str(answer["url"])
-    texts = {"url": inputs.hide_text(raw_url), "title": ""}
+    raw_url = str(answer["address"])
+    # The page's own text is without the values of its secret fields, but a page can give any address.
+    told = str(answer["url"])
+    shown = told if has_same_live_page_origin(told, raw_url) else raw_url[:_MOST_URL_CHARACTERS]
+    texts = {"url": inputs.hide_text(shown), "title": ""}
     dom: dict[str, Any] | None = None
     page: DomDocument | None = None
     hidden: HiddenPage | None = None
