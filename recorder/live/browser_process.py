@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,34 @@ _MOST_EVENTS = 100
 MOST_ANSWER_BYTES = 8_000_000
 
 
+@dataclass
+class _DocumentReader:
+    """The page script in one document of a page; its methods raise an error once that is another one."""
+
+    page: Page
+    script: JSHandle
+    #: Address at the last reading, as the browser has it.
+    address: str = ""
+
+    def read(self) -> dict[str, Any]:
+        read = dict(self.script.evaluate("reader => reader.read()"))
+        # After the reading: the script goes with its document, so the address is not one of an earlier page.
+        self.address = self.page.url
+        return {**read, "address": self.address}
+
+    def find_element(self, index: int) -> ElementHandle:
+        handle = self.script.evaluate_handle("(reader, index) => reader.element(index)", index)
+        element = handle.as_element()
+        if element is None:
+            raise PlaywrightError("the element went away")
+        return element
+
+    def is_unchanged(self, version: str | None) -> bool:
+        """Return whether the document has a version, where one is given, and its site is the one read."""
+        is_same_site = _find_page_origin(self.page.url) == _find_page_origin(self.address)
+        return is_same_site and version in (None, self.script.evaluate("reader => reader.version()"))
+
+
 class BrowserProcessSession:
     """The browser with its one context, and what happened in it since the last command `perform`."""
 
@@ -107,11 +136,13 @@ class BrowserProcessSession:
         #: Reads a page as nodes.
         self._script = script
         self._context: BrowserContext | None = None
+        #: Pages that are open, the newest last.
         self._pages: list[Page] = []
-        #: The page script in the present document.
-        self._reader: JSHandle | None = None
-        #: Address of the document that was read last, as the browser has it.
-        self._address = ""
+        #: Those among them that are or were acted on: the last one is, and the one before it is its opener.
+        self._acting: list[Page] = []
+        #: Pages that were opened since the last command `perform` or `goto`, and are not acted on.
+        self._opened: list[Page] = []
+        self._reader: _DocumentReader | None = None
         self._statuses: list[tuple[str, int]] = []
         self._failures: list[str] = []
         self._dialogs: list[dict[str, str]] = []
@@ -156,7 +187,7 @@ class BrowserProcessSession:
         context.on("requestfailed", self._note_failure)
         context.on("dialog", self._answer_dialog)
         self._context = context
-        context.new_page()
+        self._find_acting_page()
         return {"version": browser.version}
 
     def goto(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -165,19 +196,19 @@ class BrowserProcessSession:
         if not command["url"].startswith(("http://", "https://")):
             return {"error": "only http and https are opened"}
         try:
-            self._page.goto(command["url"], timeout=command["timeout_ms"], wait_until="commit")
+            self._find_acting_page().goto(command["url"], timeout=command["timeout_ms"], wait_until="commit")
         except PlaywrightError as error:
             return {"error": _shorten_browser_error(error)}
         return {}
 
     def read(self, command: dict[str, Any]) -> dict[str, Any]:
         """Return the page as nodes, and what happened since the last action."""
-        page = self._page
+        page = self._find_acting_page()
         events = {
             "statuses": self._statuses,
             "failures": self._failures,
             "dialogs": self._dialogs,
-            "pages": len(self._pages),
+            "pages": len(self._opened),
         }
         try:
             return {**self._read_page(page), **events}
@@ -192,19 +223,13 @@ class BrowserProcessSession:
             }
 
     def _read_page(self, page: Page) -> dict[str, Any]:
-        if self._reader is not None:
+        if self._reader is not None and self._reader.page is page:
             try:
-                return self._read_document(page, self._reader)
+                return self._reader.read()
             except PlaywrightError:  # the document is another one
                 self._reader = None
-        self._reader = page.main_frame.evaluate_handle(self._script)
-        return self._read_document(page, self._reader)
-
-    def _read_document(self, page: Page, reader: JSHandle) -> dict[str, Any]:
-        read = dict(reader.evaluate("reader => reader.read()"))
-        # After the reading: the reader goes with its document, so the address is not one of an earlier page.
-        self._address = page.url
-        return {**read, "address": self._address}
+        self._reader = _DocumentReader(page, page.main_frame.evaluate_handle(self._script))
+        return self._reader.read()
 
     def perform(self, command: dict[str, Any]) -> dict[str, Any]:
         """Do an action on an element of the last `read`, or on the page.
@@ -214,9 +239,13 @@ class BrowserProcessSession:
         self._forget_events()
         self._expected_dialogs = list(command["dialogs"])
         timeout, kind = command["timeout_ms"], command["type"]
+        reader = self._reader
+        if reader is None or reader.page is not self._find_acting_page():  # the verified page is closed
+            return {"sent": False, "is_changed": True}
+        page = reader.page
         try:
-            element = None if command["index"] is None else self._find_element(command["index"])
-            drop = None if command["drop"] is None else self._find_element(command["drop"])
+            element = None if command["index"] is None else reader.find_element(command["index"])
+            drop = None if command["drop"] is None else reader.find_element(command["drop"])
             if element is not None:
                 element.scroll_into_view_if_needed(timeout=timeout)
                 if kind in ("click", "dblclick", "check", "uncheck"):
@@ -226,21 +255,16 @@ class BrowserProcessSession:
                     element.hover(trial=True, timeout=timeout)
                 elif kind in ("fill", "select", "upload"):
                     element.wait_for_element_state("enabled", timeout=timeout)
-                assert self._reader is not None
-                version = self._reader.evaluate("reader => reader.version()")
-                is_same_page = _find_page_origin(self._page.url) == _find_page_origin(self._address)
-                if command["version"] not in (None, version) or not is_same_page:
+                if not reader.is_unchanged(command["version"]):
                     return {"sent": False, "is_changed": True}
-            start = (
-                None if drop is None or element is None else find_playwright_drag_start(self._page, element)
-            )
+            start = None if drop is None or element is None else find_playwright_drag_start(page, element)
         except PlaywrightError as error:
             return {"sent": False, "error": _shorten_browser_error(error)}
         try:
             if start is not None and drop is not None:
-                perform_drag(self._page, start, drop, timeout)
+                perform_drag(page, start, drop, timeout)
             else:
-                perform_playwright_action(self._page, element, command)
+                perform_playwright_action(page, element, command)
         except PlaywrightError as error:
             return {"sent": None, "error": _shorten_browser_error(error)}
         return {"sent": True}
@@ -251,15 +275,16 @@ class BrowserProcessSession:
         The answer's `data` is None if the page has changed since, or gives no picture in time.
         """
         nothing: dict[str, Any] = {"data": None, "rects": []}
-        if self._reader is None or self._failed_pictures >= _MOST_FAILED_PICTURES:
+        reader = self._reader
+        if reader is None or reader.page.is_closed() or self._failed_pictures >= _MOST_FAILED_PICTURES:
             return nothing
         elements = [command["indices"], command["unread"]]
         try:
-            before = self._reader.evaluate(_BOXES, elements)
-            data = self._page.screenshot(
+            before = reader.script.evaluate(_BOXES, elements)
+            data = reader.page.screenshot(
                 type="jpeg", quality=_JPEG_QUALITY, caret="initial", timeout=command["timeout_ms"]
             )
-            after = self._reader.evaluate(_BOXES, elements)
+            after = reader.script.evaluate(_BOXES, elements)
         except PlaywrightTimeout:
             self._failed_pictures += 1
             return nothing
@@ -278,44 +303,55 @@ class BrowserProcessSession:
         return {"data": base64.b64encode(data).decode(), "rects": scaled[: len(before["rects"])]}
 
     def switch_to_popup(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Make the newest page the one that is acted on, or close those that were not announced."""
-        *others, last = self._pages
+        """Make the page that was opened last the one that is acted on, or close those not announced.
+
+        A page that is or was acted on is not closed.
+        """
         if not command["is_expected"]:
-            for page in self._pages[1:]:
-                page.close()
-            self._reader = None
-            return {"pages": len(self._pages)}
-        self._reader = None
-        last.bring_to_front()
-        return {"pages": len(others) + 1}
+            for page in [page for page in self._pages if page not in self._acting]:
+                with suppress(PlaywrightError):  # it closed itself
+                    page.close()
+        elif self._opened:
+            popup = self._opened.pop()
+            self._acting.append(popup)
+            with suppress(PlaywrightError):
+                popup.bring_to_front()
+        return {"pages": len(self._opened)}
 
     def pause(self, command: dict[str, Any]) -> dict[str, Any]:
         """Let the page go on for some milliseconds."""
-        self._page.wait_for_timeout(command["ms"])
+        page = self._find_acting_page()
+        try:
+            page.wait_for_timeout(command["ms"])
+        except PlaywrightError:
+            if not page.is_closed():
+                raise
         return {}
 
-    @property
-    def _page(self) -> Page:
-        if not self._pages:
+    def _find_acting_page(self) -> Page:
+        """Return the page that is acted on; where all of these closed, the newest one, or an empty one."""
+        if not self._acting:
             assert self._context is not None
-            self._context.new_page()
-        return self._pages[-1]
-
-    def _find_element(self, index: int) -> ElementHandle:
-        if self._reader is None:
-            raise PlaywrightError("the page went away")
-        element = self._reader.evaluate_handle("(reader, index) => reader.element(index)", index).as_element()
-        if element is None:
-            raise PlaywrightError("the element went away")
-        return element
+            page = self._pages[-1] if self._pages else self._context.new_page()
+            self._acting.append(page)
+            if page in self._opened:
+                self._opened.remove(page)
+        return self._acting[-1]
 
     def _forget_events(self) -> None:
         self._statuses, self._failures, self._dialogs = [], [], []
         self._expected_dialogs = []
+        self._opened = []
 
     def _add_page(self, page: Page) -> None:
         self._pages.append(page)
-        page.on("close", lambda closed: self._pages.remove(closed))
+        self._opened.append(page)
+        page.on("close", self._remove_page)
+
+    def _remove_page(self, page: Page) -> None:
+        for pages in (self._pages, self._acting, self._opened):
+            if page in pages:
+                pages.remove(page)
 
     def _note_response(self, response: Response) -> None:
         if len(self._statuses) < _MOST_EVENTS and _is_browser_page_load(response.request):

@@ -35,6 +35,7 @@ class LivePageState:
     #: Addresses of pages that were loaded or failed to, with the status that was answered; as `raw_url`.
     loads: Sequence[tuple[str, int | None]] = field(repr=False)
     dialogs: Sequence[Mapping[str, str]]
+    #: Number of pages that were opened since, and are not acted on.
     pages: int
     #: Which elements a picture of the page must not show; None where that is unknown.
     hidden: HiddenPage | None

@@ -72,6 +72,8 @@ class StepExecutor:
     #: Version of the page that the last frame shows, and the frame's id.
     _framed: tuple[str, str | None] = ("", None)
     _url: str = ""
+    #: Whether the present step opened a popup that is acted on since.
+    _has_switched: bool = False
     #: Method of the request that the step caused in the recording.
     _method: str | None = None
 
@@ -79,6 +81,7 @@ class StepExecutor:
         """Make a step the present one."""
         self._step, self._event = step, None
         self.has_acted, self.delivery, self.shown = False, "confirmed", None
+        self._has_switched = False
 
     def find_problem_ahead(self, step: RecordedStep) -> Divergence | None:
         """Return what speaks against a step that has consequences, for the person who decides on it."""
@@ -164,8 +167,14 @@ class StepExecutor:
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         before = scene.similarity
         version, quiet = "", 0
+        is_popup_announced = bool(list_action_signals(scene.step.event, "popup"))
         while True:
             state = self.read()
+            if is_popup_announced and state.pages and not self._has_switched:
+                # The recording goes on in the popup, and so does the frame after the step.
+                self.browser.call("switch_to_popup", is_expected=True)
+                self._has_switched = True
+                continue
             quiet = quiet + 1 if state.page is not None and state.version == version else 0
             version = state.version
             if any(dialog["was"] == "unexpected" for dialog in state.dialogs):
@@ -183,17 +192,18 @@ class StepExecutor:
                 is_ready = is_near and (is_done or is_over) and is_open and not state.has_failed
             else:
                 is_ready = state.page is not None
-            if is_ready and (is_over or not self._awaits_load(scene.step.event, state)):
+            is_awaiting = self._awaits_load(scene.step.event, state) or (
+                is_popup_announced and not self._has_switched
+            )
+            if is_ready and (is_over or not is_awaiting):
                 break
             if is_over or (is_done and (state.has_failed or not is_open)):
                 kind: DivergenceKind = "http_error" if state.has_failed else "state_mismatch"
                 return self.diverge(scene, kind if is_open else "action_failed", state, after)
             self.pause()
         self._note_page(state)
-        if state.pages > 1:
-            self.browser.call(
-                "switch_to_popup", is_expected=bool(list_action_signals(scene.step.event, "popup"))
-            )
+        if state.pages and not is_popup_announced:
+            self.browser.call("switch_to_popup", is_expected=False)
         return scene.conclude()
 
     def _awaits_load(self, event: RecordedEvent, state: LivePageState) -> bool:
@@ -320,7 +330,8 @@ class StepExecutor:
         self.recording.add_event({**self._event, "data": {**self._event.get("data", {}), **data}})
         if self._event["type"] != "navigate" and self._event.get("signals"):
             (signal,) = self._event["signals"]
-            event = {"t_ms": self.recording.now_ms, "type": "navigate", "url": signal["url"]}
+            kind = "tab_open" if signal["type"] == "popup" else "navigate"
+            event = {"t_ms": self.recording.now_ms, "type": kind, "url": signal["url"]}
             self.recording.add_event(event)
 
     def _describe_event(
@@ -359,7 +370,7 @@ class StepExecutor:
         if self._event["type"] == "navigate":
             self._event.update(url=state.url, title=state.title)
         elif state.url != self._url:
-            signal = {"type": "navigation", "url": state.url}
+            signal = {"type": "popup" if self._has_switched else "navigation", "url": state.url}
             self._event["signals"] = [signal if self._method is None else {**signal, "method": self._method}]
 
 

@@ -14,7 +14,7 @@ from tests.support.sealing import seal_all
 
 @contextmanager
 def serving_pages(pages: Mapping[str, str]) -> Iterator[tuple[int, list[str]]]:
-    """A server of HTML pages by their path; its port, and what it was asked for. Other paths have no content."""
+    """A server of HTML pages by their path; its port, and what it was asked for."""
     asked: list[str] = []
 
     class Pages(BaseHTTPRequestHandler):
