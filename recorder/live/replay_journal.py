@@ -121,13 +121,13 @@ class ReplayJournal:
                     return None
 
     def fail(self, type: str, message: str) -> None:
-        """End the replay as failed; raises as `begin`."""
-        with self._open_row() as (db, row):
+        """End the replay as failed, even if the worker is to end; else raises as `begin`."""
+        with self._open_row(ends=True) as (db, row):
             end_replay_as_failed(db, row, type, message)
 
     def finish(self, result: LiveResult) -> None:
-        """End the replay with its result; raises as `begin`."""
-        with self._open_row() as (db, row):
+        """End the replay with its result, even if the worker is to end; else raises as `begin`."""
+        with self._open_row(ends=True) as (db, row):
             row.summary = asdict(result.summary)
             row.divergence = None if result.divergence is None else asdict(result.divergence)
             if result.error is not None:
@@ -143,11 +143,12 @@ class ReplayJournal:
                 db.delete(lease)
 
     @contextmanager
-    def _open_row(self) -> Iterator[tuple[DbSession, ReplayRow]]:
+    def _open_row(self, *, ends: bool = False) -> Iterator[tuple[DbSession, ReplayRow]]:
+        """Yield the row of a replay that may go on, or that `ends` with this transaction."""
         with self._held.transaction(self._database) as db:
             statement = select(ReplayRow).where(ReplayRow.id == self._id).with_for_update(of=ReplayRow)
             row = db.exec(statement.execution_options(populate_existing=True)).one_or_none()
-            reason = None if row is None or row.finished_at is not None else self._find_reason(db, row)
+            reason = None if row is None or row.finished_at is not None else self._find_reason(db, row, ends)
             if row is not None and reason is not None:
                 end_replay_as_failed(db, row, *reason)
             is_open = row is not None and row.finished_at is None
@@ -157,9 +158,9 @@ class ReplayJournal:
             raise ReplayStopped
         self._checked_s = time.monotonic()
 
-    def _find_reason(self, db: DbSession, row: ReplayRow) -> tuple[str, str] | None:
+    def _find_reason(self, db: DbSession, row: ReplayRow, ends: bool) -> tuple[str, str] | None:
         """Return type and text of the error with which an open replay must end now."""
-        if self._is_stopping():
+        if not ends and self._is_stopping():
             return "internal", "The worker was stopped; ask for another replay."
         if db.get_one(WorkspaceRow, row.workspace_id).status != "active":
             return "cancelled", "The workspace was suspended."
