@@ -22,7 +22,10 @@ from recorder.replays.replay_results import (
 )
 from recorder.replays.step_checks import StepCheck, StepScene
 
+#: A person who decides holds a place of the worker, and the time of the replay stands still meanwhile.
+MOST_DECISIONS = 20
 _NO_DECISION = ReplayError("timeout", NO_DECISION)
+_MANY_DECISIONS = ReplayError("timeout", f"A step was not done after {MOST_DECISIONS} decisions.")
 #: Types of the last event of a recorded run: they mark the outcome of its session.
 _LAST_EVENTS = {"completed": "success", "diverged": "error"}
 
@@ -68,8 +71,10 @@ class LiveRun:
         actor.begin(planned)
         step = planned.read()
         decision: Decision | None = None
+        decisions = 0
         if planned.is_consequential and self.mode == "guided":
             decision = self._wait_for_decision(step, actor.find_problem_ahead(step))
+            decisions += 1
             if decision is None:
                 return self._finish("failed", _NO_DECISION)
         elif planned.is_consequential and not policy.repeat_consequential and planned.has_succeeded:
@@ -91,7 +96,10 @@ class LiveRun:
                 goes_on = policy.on_divergence == "skip"
                 self._store(step, replace(check, outcome="skipped" if goes_on else "diverged"), began)
                 return None if goes_on else self._finish("diverged")
+            if decisions >= MOST_DECISIONS:
+                return self._finish("failed", _MANY_DECISIONS)
             decision = self._wait_for_decision(step, check.divergence)
+            decisions += 1
             if decision is None:
                 return self._finish("failed", _NO_DECISION)
             if actor.has_acted and decision.action != "abort":

@@ -62,15 +62,28 @@ def replay_on_ports(
     caller: Caller, session_id: str, recorded: str, *ports: int, inputs: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
     """Replay a session live on local servers, the first in place of the recorded site; return its end."""
+    replay_id = ask_on_ports(caller, session_id, recorded, *ports, inputs=dict(inputs or {}))
+    work_live(caller)
+    return show(caller, replay_id)
+
+
+def ask_on_ports(
+    caller: Caller,
+    session_id: str,
+    recorded: str,
+    *ports: int,
+    policy: Mapping[str, Any] | None = None,
+    **members: Any,
+) -> str:
+    """Ask for a live replay on local servers, the first in place of the recorded site; return its id."""
     allow_hosts(caller, *(f"localhost:{port}" for port in ports))
-    policy = {
+    whole = {
         "base_url_map": {recorded: f"http://localhost:{ports[0]}"},
         "repeat_consequential": True,
         "step_timeout_ms": 4_000,
+        **(policy or {}),
     }
-    body = {"session_id": session_id, "sandbox": "live", "policy": policy, "inputs": dict(inputs or {})}
+    body = {"session_id": session_id, "sandbox": "live", "policy": whole, **members}
     answer = caller.post("/v1/replays", body)
     assert answer.status_code == 202, answer.text
-    replay_id = answer.json()["id"]
-    work_live(caller)
-    return show(caller, replay_id)
+    return str(answer.json()["id"])
