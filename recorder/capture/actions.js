@@ -226,7 +226,7 @@ return {
     return JSON.stringify({ version: version(), ready: document.readyState });
   },
   check() { return JSON.stringify({ version: version(), ready: document.readyState }); },
-  boxes() { return JSON.stringify(new Snapshot().boxes); },
+  boxes() { return JSON.stringify(boxesOf(findMasked())); },
   flush() { commit(); return "null"; },
   // Sends events to `sink`, a function that takes a text.
   listen(sink) {

@@ -105,17 +105,16 @@ class CapturedPage:
             return
         for _ in range(_PICTURE_TRIES):
             t_ms = self._journal.now_ms
-            state = self._keep_state(await self.reader.read())
+            reading = await self.reader.read()
+            state = self._keep_state(reading)
             if state.frame_id is not None:
                 return
             picture = await self._take_picture()
-            rects = state.reading.masked_rects
             is_same = (await self.read_document_version())[0] == state.reading.version
             if is_same:
                 break
-        if rects or not is_same:
-            # What moves is painted over where it was before the picture, and where it is after it.
-            rects = (*rects, *parse_page_boxes(await self.reader.call("boxes")))
+        # What moves is painted over where it was before the picture, and where it is after it.
+        rects = (*reading.masked_rects, *parse_page_boxes(await self.reader.call("boxes")))
         self._keep_frame(state, self._mask_picture(picture, rects, state.reading.scale), t_ms)
 
     async def read_document_version(self) -> tuple[str, bool]:

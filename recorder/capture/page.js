@@ -5,7 +5,7 @@
 // the page.
 const MAX_NODES = 20_000, MAX_CHARACTERS = 1_000_000, MAX_MS = 1_000, MAX_DEPTH = 56, MAX_WALK = 400;
 const MAX_TEXT = 5_000, MAX_ATTRIBUTE = 500, MAX_ADDRESS = 2_000, MAX_ATTRIBUTES = 40, MAX_VALUE = 10_000;
-const MAX_BOXES = 100, MAX_FIELDS = 2_000, MAX_SECRETS = 50, MAX_SECRET = 500, LEAST_SECRET = 4;
+const MAX_BOXES = 100, MAX_SEARCHED = 200_000, MAX_FIELDS = 2_000, MAX_SECRETS = 50, MAX_SECRET = 500, LEAST_SECRET = 4;
 const HIDDEN_TEXT = "•••";
 const SKIPPED = new Set(["base", "embed", "link", "meta", "noscript", "object", "param", "script", "source",
   "style", "template", "track"]);
@@ -82,12 +82,48 @@ function hostOf(node) {
   try { return node.defaultView?.frameElement ?? null; } catch { return null; }
 }
 
+// ---- Boxes: rectangles that a picture of the viewport must not show.
+// Returns masked elements and secret fields, also those that a snapshot leaves out; null if the page is too large.
+function findMasked() {
+  const found = [], roots = [document];
+  let left = MAX_SEARCHED;
+  // Grows while it is read.
+  for (const root of roots) {
+    for (const element of all(root, "*")) {
+      if (left-- === 0) return null;
+      if (isMask(element) || isSecret(element)) found.push(element);
+      const tag = localName(element), shadow = shadowRoot(element);
+      if (shadow) roots.push(shadow);
+      if (tag !== "iframe" && tag !== "frame") continue;
+      try { if (element.contentDocument) roots.push(element.contentDocument); } catch { /* of another origin */ }
+    }
+  }
+  return found;
+}
+// Returns the whole viewport where the elements are unknown or too many.
+function boxesOf(masked) {
+  const boxes = [], whole = [[0, 0, innerWidth, innerHeight]];
+  if (masked === null) return whole;
+  for (const element of masked) {
+    if (!isMask(element) && !element.value) continue;
+    const [left, top, width, height] = rectOf(element);
+    if (width <= 0 || height <= 0 || left >= innerWidth || top >= innerHeight) continue;
+    if (left + width <= 0 || top + height <= 0) continue;
+    const isInside = ([x, y, w, h]) => x <= left && y <= top && x + w >= left + width && y + h >= top + height;
+    if (boxes.some(isInside)) continue;
+    if (boxes.length === MAX_BOXES) return whole;
+    boxes.push([left, top, width, height]);
+  }
+  return boxes;
+}
+
 // ---- Snapshots: [tag, {attributes}, …children], with the elements in document order.
 class Snapshot {
   constructor() {
     this.elements = [];
     this.index = new WeakMap();
-    this.boxes = [];
+    this.masked = findMasked();
+    this.boxes = boxesOf(this.masked);
     this.nodes = 0;
     this.characters = 0;
     this.truncated = false;
@@ -117,7 +153,6 @@ class Snapshot {
     this.index.set(element, this.elements.length);
     this.elements.push(element);
     into.push(node);
-    if (hides && !masked) this.addBox(element);
     // Deeper elements become siblings: JSON of the service has 64 levels.
     const list = depth < MAX_DEPTH ? node : into;
     const below = depth < MAX_DEPTH ? depth + 1 : depth;
@@ -198,16 +233,10 @@ class Snapshot {
     const value = element.value;
     if (isSecret(element)) {
       attrs.__v = value ? "•" : "";
-      if (value) this.addBox(element);
     } else {
       attrs.__v = masked ? (value ? HIDDEN_TEXT : "") : clean(value, MAX_TEXT);
       this.characters += attrs.__v.length;
     }
-  }
-
-  addBox(element) {
-    const rect = rectOf(element);
-    if (this.boxes.length < MAX_BOXES && rect[2] > 0 && rect[3] > 0) this.boxes.push(rect);
   }
 }
 
@@ -277,6 +306,8 @@ const describe = (taken) => ({
 function take() {
   const now = version();
   if (last === null || last.version !== now) last = { version: now, snapshot: new Snapshot(), place: place() };
+  // Scrolling within an element, and animations, move elements without a new version.
+  else last.snapshot.boxes = boxesOf(last.snapshot.masked);
   return last;
 }
 let last = null, known = "", listenTo = null, afterChange = () => {};

@@ -44,7 +44,7 @@ class PageReading:
     title: str
     #: `dom` member of a frame: `{"v": 1, "format": "nodes", "html": [...]}`.
     dom: dict[str, Any]
-    #: Rectangles `[x, y, width, height]` of masked elements, in CSS pixels of the viewport.
+    #: Rectangles `[x, y, width, height]` of masked elements in view, in CSS pixels of the viewport.
     masked_rects: tuple[tuple[int, int, int, int], ...]
     viewport: tuple[int, int]
     #: Device pixels of a CSS pixel.
@@ -182,10 +182,12 @@ def parse_page_boxes(value: Any) -> tuple[tuple[int, int, int, int], ...]:
     """Return rectangles of the page.
 
     Raises:
-        TypeError, ValueError, OverflowError: if one is no rectangle.
+        TypeError, ValueError, OverflowError: if one is no rectangle, or they are too many.
     """
+    if len(value) > _MAX_BOXES:
+        raise ValueError("A page has fewer rectangles.")
     boxes = []
-    for box in value[:_MAX_BOXES]:
+    for box in value:
         left, top, width, height = (_parse_pixels(number) for number in box)
         boxes.append((left, top, width, height))
     return tuple(boxes)

@@ -1,11 +1,13 @@
 """Real Chromium under Playwright, and captured sessions as replays take them."""
 
+import io
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
+from PIL import Image
 
 from recorder import Client
 from recorder.client.transport import TransportCall
@@ -42,6 +44,12 @@ def read_dom(client: Client, session_id: str, frame_id: str) -> dict[str, Any]:
     """The stored snapshot of a frame."""
     call = TransportCall("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/dom", repeatable=True)
     return orjson.loads(client._transport.send(call).content)  # type: ignore[no-any-return]
+
+
+def read_picture(client: Client, session_id: str, frame_id: str) -> Image.Image:
+    """The stored picture of a frame."""
+    call = TransportCall("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/image", repeatable=True)
+    return Image.open(io.BytesIO(client._transport.send(call).content)).convert("RGB")
 
 
 def read_recorded(client: Client, session_id: str) -> RecordedSession:

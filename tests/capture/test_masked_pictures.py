@@ -1,0 +1,71 @@
+"""Masked elements in pictures: painted over wherever they are in view, however many a page has."""
+
+from typing import Any
+
+import pytest
+
+from recorder import Client
+from tests.capture.test_captured_actions import recording_of
+from tests.support.captured_pages import read_picture
+
+STYLE = """<style>body { margin: 0 } [data-mask] { background: #f00; color: #f00 }
+    #go { position: fixed; left: 700px; top: 0 } #go, #open { background: #00f }</style>
+    <button id=go>Go</button>"""
+LARGE = """<p id=wide></p><script>
+    for (let at = 0; at < 30000; at += 1) wide.append(document.createElement("i"))</script>"""
+ROWS = "".join(f"<tr><td data-mask>Person {number:03}</td></tr>" for number in range(150))
+CELLS = "".join(
+    "<b data-mask style='float: left; width: 20px; height: 20px; margin: 1px'></b>" for _ in range(150)
+)
+TABLE = f"<table style='font-size: 26px'>{ROWS}</table>"
+SCROLLER = f"<div id=inner style='height: 300px; width: 300px; overflow: auto'>{TABLE}</div>"
+DEEP = "<div>" * 450 + "<p data-mask>Person</p>"
+SHADOW = """<div id=host></div><script>
+    host.attachShadow({mode: "open"}).innerHTML = "<p data-mask style='background: red'>Person</p>"
+    </script>"""
+FIELD = """<input type=password style="background: #f00; color: #f00" value=opensesame>"""
+INNER = "<style>p { background: #f00 }</style><p data-mask>Person</p>"
+
+
+def count_pixels(client: Client, session_id: str, frame_id: str) -> tuple[int, int]:
+    """The red pixels of a frame's picture, which masked elements have, and the blue ones of its button."""
+    picture = read_picture(client, session_id, frame_id)
+    assert picture.size == (800, 600)
+    counts = [0, 0]
+    for count, (red, green, blue) in picture.getcolors(800 * 600) or []:  # type: ignore[misc]
+        counts[0] += count * (red > 180 and green < 90 and blue < 90)
+        counts[1] += count * (blue > 180 and green < 90 and red < 90)
+    return counts[0], counts[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "script", "is_whole"),
+    [
+        (TABLE, "scrollTo(0, 1e6)", False),
+        (SCROLLER, "inner.scrollTo(0, 1e6)", False),
+        (CELLS, "", True),
+        (f"{LARGE}<p data-mask>Person</p>", "", False),
+        (f"{LARGE}{SHADOW}", "", False),
+        (f"{LARGE}{FIELD}", "", False),
+        (f'{LARGE}<iframe srcdoc="{INNER}"></iframe>', "", False),
+        (DEEP, "", False),
+        (LARGE, "", False),
+    ],
+    ids=("table", "scroller", "cells", "large", "shadow", "field", "frame", "deep", "unmasked"),
+)
+def test_no_picture_shows_a_masked_element(
+    page: Any, client: Client, body: str, script: str, is_whole: bool
+) -> None:
+    with recording_of(page, client, f"<!doctype html><title>People</title>{STYLE}{body}") as recording:
+        page.evaluate(script)
+        # Two actions: a frame before each, and one after the first.
+        page.click("#go")
+        page.evaluate("document.title = 'Later'")
+        page.click("#go")
+    _, first, second = client.list_events(recording.id)
+    assert first["frame_id"] != second["frame_id"]
+    for frame in client.list_frames(recording.id):
+        red, blue = count_pixels(client, recording.id, frame["id"])
+        assert red == 0, frame
+        assert (blue == 0) == is_whole, frame
+        assert len(frame["masked_rects"] or ()) <= 100
