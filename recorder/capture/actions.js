@@ -11,6 +11,8 @@ const KEYS = new Set(["Enter", "Escape", "Tab", "ArrowUp", "ArrowDown", "ArrowLe
 let send = null, mark = null, edit = null, armed = false, enterInField = 0, sent = 0, second = 0;
 // Element, place and page of the last press of a pointer; source of a drag that the browser does itself.
 let pressed = null, grabbed = null, hasDragged = false;
+// The first click of what may become a double click.
+let clicked = null;
 
 const settle = {
   timer: 0, until: 0,
@@ -33,7 +35,7 @@ function post(message) {
   sent += 1;
   if (sent <= MESSAGES_PER_S) send(JSON.stringify(message));
 }
-function report(type, element, before, { time = Date.now(), input = {}, point, drop } = {}) {
+function report(type, element, before, { time = Date.now(), input = {}, point, drop, again } = {}) {
   armed = false;
   let state = before ?? last ?? take();
   if (element && !state.snapshot.index.has(element)) state = take();
@@ -45,6 +47,7 @@ function report(type, element, before, { time = Date.now(), input = {}, point, d
     frames: element ? framesOf(element) : [],
   };
   if (point) message.input.point = point;
+  if (again) message.again = true;
   if (drop && state.snapshot.index.has(drop)) {
     message.drop = { index: state.snapshot.index.get(drop), rect: rectOf(drop), frames: framesOf(drop) };
   }
@@ -140,6 +143,8 @@ const handlers = {
   click(event) {
     if (!event.isTrusted) return;
     if (hasDragged && event.detail > 0) return;
+    const first = event.detail === 2 ? clicked : null;
+    clicked = null;
     const element = targetOf(event);
     if (event.detail === 0 && Date.now() - enterInField < 100) return;
     const label = closest(element, "label");
@@ -147,10 +152,17 @@ const handlers = {
     const control = controlOf(element);
     if (isChecked(control) || (localName(control) === "input" && control.type === "file")) return;
     if (localName(control) === "select" || localName(control) === "option") return;
-    if (isTextField(control) && event.detail < 2) return;
+    const isReported = !isTextField(control) || event.detail > 1;
+    const modifiers = modifiersOf(event);
+    if (event.detail === 1) clicked = { control, isReported, button: event.button, modifiers };
+    if (!isReported) return;
     commit();
-    report(event.detail === 2 ? "dblclick" : "click", control, mark,
-      { input: { button: event.button, modifiers: modifiersOf(event) }, point: pointOn(control, event) });
+    // The first click may have changed what is below the pointer: then this is a click of its own.
+    const isDouble = first?.control === control && first.button === event.button && first.modifiers === modifiers;
+    report(isDouble ? "dblclick" : "click", control, mark, {
+      input: { button: event.button, modifiers }, point: pointOn(control, event),
+      again: isDouble && first.isReported,
+    });
   },
   auxclick(event) { handlers.click(event); },
   keydown(event) {

@@ -55,10 +55,14 @@ class CaptureJournal:
         event["t_ms"] = self._last_ms = min(limits.T_MS_MAX, max(self._last_ms, event["t_ms"]))
         self._held = [event]
 
-    def join_double_click(self, event: dict[str, Any]) -> bool:
-        """Make the held step a double click if it is the first click of this one; return whether it was."""
+    def join_double_click(self, app: dict[str, Any]) -> bool:
+        """Make the held click a double click; return False if the step before was none, or led to an event.
+
+        Args:
+            app: the page whose last click was the first one of the double click.
+        """
         held = self._held[0] if len(self._held) == 1 else None
-        if held is None or held["type"] != "click" or held.get("target") != event.get("target"):
+        if held is None or held["type"] != "click" or held["app"] != app:
             return False
         held["type"] = "dblclick"
         return True

@@ -196,6 +196,11 @@ class CapturedPage:
             # The picture before is a little older than the snapshot.
             self._keep_frame(state, self._picture, t_ms)
         event = self._make_event(message.type, t_ms)
+        if message.type == "dblclick" and message.continues_click:
+            if self._journal.join_double_click(event["app"]):
+                return
+            # The first click is a step already.
+            event["type"] = "click"
         given = dict(message.given)
         if state is not None:
             event["url"], event["title"] = self._journal.redact(state.reading.url), state.reading.title
@@ -210,7 +215,7 @@ class CapturedPage:
                 if message.is_secret or given.get("masked"):
                     given["secret_ref"] = make_target_secret_name(document, element)
                     self._journal.add_secret_name(element.read_attribute("name") or "")
-                if message.type in ("click", "press") and is_sign_in_target(element):
+                if event["type"] in ("click", "press") and is_sign_in_target(element):
                     event["data"] = {"signs_in": True}
             if document is not None and message.drop and 0 <= message.drop.index < len(document.elements):
                 drop = document.elements[message.drop.index]
@@ -221,8 +226,6 @@ class CapturedPage:
                 given[name] = [round(number * state.reading.scale) for number in given[name]]
         if given:
             event["input"] = given
-        if message.type == "dblclick" and self._journal.join_double_click(event):
-            return
         self._journal.add_step(event)
 
     def _add_navigation(self, url: str) -> None:

@@ -49,6 +49,8 @@ class PageScriptAction:
     reading: PageReading | None
     #: Of a drag, where the page before it has the element.
     drop: PageScriptDrop | None = None
+    #: Of a double click: its first click was an action of its own, on the same element.
+    continues_click: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ def _parse_script_action(message: dict[str, Any]) -> PageScriptAction:
         frame_path=_parse_script_frame_path(message["frames"]),
         reading=parse_page_reading(page) if page is not None else None,
         drop=None if drop is None else _parse_script_drop(drop),
+        continues_click=message.get("again") is True,
     )
 
 
