@@ -40,6 +40,7 @@ from recorder.live.playwright_actions import (
     find_playwright_drag_start,
     perform_drag,
     perform_playwright_action,
+    try_playwright_click,
 )
 
 _FLAGS = (
@@ -249,7 +250,7 @@ class BrowserProcessSession:
             if element is not None:
                 element.scroll_into_view_if_needed(timeout=timeout)
                 if kind in ("click", "dblclick", "check", "uncheck"):
-                    element.click(trial=True, timeout=timeout)
+                    command["position"] = try_playwright_click(element, command)
                 elif kind == "drag" and drop is not None:
                     drop.hover(trial=True, timeout=timeout)  # nothing else covers it
                     element.hover(trial=True, timeout=timeout)

@@ -10,6 +10,17 @@ from playwright.sync_api import ElementHandle, Error, FilePayload, Page, Positio
 _DRAG_STEPS, _FIRST_PIXELS = 5, 6
 
 
+def try_playwright_click(element: ElementHandle, command: Mapping[str, Any]) -> Position | None:
+    """Check that the page would take a click; return its place in the element, None for the middle.
+
+    Raises:
+        playwright.sync_api.Error: if it would not, or if the element needs a place that is not recorded.
+    """
+    position = _find_playwright_click_position(element, command) if command["needs_point"] else None
+    element.click(trial=True, timeout=command["timeout_ms"], position=position)
+    return position
+
+
 def perform_playwright_action(page: Page, element: ElementHandle | None, command: Mapping[str, Any]) -> None:
     """Do the action of a command on an element, or on the page where it needs none.
 
@@ -19,9 +30,14 @@ def perform_playwright_action(page: Page, element: ElementHandle | None, command
     timeout, value = command["timeout_ms"], command["value"]
     match command["type"]:
         case "click" | "dblclick" if element is not None:
-            count = 2 if command["type"] == "dblclick" else 1
-            button = command["button"]
-            element.click(timeout=timeout, click_count=count, button=button, no_wait_after=True)
+            element.click(
+                timeout=timeout,
+                click_count=2 if command["type"] == "dblclick" else 1,
+                button=command["button"],
+                modifiers=command["modifiers"],
+                position=command["position"],
+                no_wait_after=True,
+            )
         case "fill" if element is not None:
             element.fill(value, timeout=timeout)
         case "upload" if element is not None:
@@ -73,6 +89,19 @@ def perform_drag(page: Page, start: Position, drop: ElementHandle, timeout: floa
     page.mouse.move(end["x"], end["y"], steps=_DRAG_STEPS)
     page.mouse.move(end["x"], end["y"])  # the element below may have changed on the way
     page.mouse.up()
+
+
+def _find_playwright_click_position(element: ElementHandle, command: Mapping[str, Any]) -> Position:
+    box = element.bounding_box()
+    if command["point"] is None or box is None:
+        raise Error("the element needs the point of the click, which the recording lacks")
+    x, y, width, height = command["point"]
+    # Recorded sizes are whole pixels.
+    if abs(box["width"] - width) >= 1 or abs(box["height"] - height) >= 1:
+        x, y = x * box["width"] / width, y * box["height"] / height
+    # Playwright counts from the inner edge of the border.
+    left, top = element.evaluate("element => [element.clientLeft, element.clientTop]")
+    return Position(x=min(x, box["width"] - 1) - left, y=min(y, box["height"] - 1) - top)
 
 
 def _find_playwright_element_middle(page: Page, element: ElementHandle) -> Position | None:

@@ -108,7 +108,7 @@ class StepExecutor:
             if candidate.problem is not None:
                 break
             frame_id = self.take_frame(candidate.state) if not attempt else None
-            command = make_action_message(event, self.inputs)
+            command = make_action_message(event, self.inputs, candidate.scene.element)
             self.journal.store(self.describe(step, candidate.scene.conclude(), "uncertain"))
             self._event = self._describe_event(event, candidate, frame_id)
             answer = self.browser.call(
