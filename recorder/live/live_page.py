@@ -65,8 +65,8 @@ def read_page_state(
     answer = browser.call("read")
     raw_url = str(answer["address"])
     # The page's own text is without the values of its secret fields, but a page can give any address.
-    told = str(answer["url"])
-    shown = told if has_same_live_page_origin(told, raw_url) else raw_url[:_MOST_URL_CHARACTERS]
+    page_url = str(answer["url"])
+    shown = page_url if has_same_live_page_origin(page_url, raw_url) else raw_url[:_MOST_URL_CHARACTERS]
     texts = {"url": inputs.hide_text(shown), "title": ""}
     dom: dict[str, Any] | None = None
     page: DomDocument | None = None

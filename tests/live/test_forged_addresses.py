@@ -30,7 +30,7 @@ def test_an_input_is_not_typed_on_another_site_that_gives_the_recorded_address(r
     ask = """<title>Pin</title><h1>Enter</h1>
 <input id=Pin aria-label=Pin oninput="fetch('/leak?v=' + this.value)">"""
     shop, other = {"/pin": ask}, {}
-    with serving_pages(shop) as (port, asked), serving_pages(other) as (other_port, leaked):
+    with serving_pages(shop) as (port, paths), serving_pages(other) as (other_port, leaked):
         forged = f"""<script>
 const well = String.prototype.toWellFormed;
 String.prototype.toWellFormed = function () {{
@@ -48,7 +48,7 @@ String.prototype.toWellFormed = function () {{
             )
     allowed, refused = ends
     assert allowed["status"] == "completed", allowed
-    assert "/leak?v=sesame-1234" in asked
+    assert "/leak?v=sesame-1234" in paths
     assert refused["status"] == "diverged", refused
     assert refused["divergence"]["kind"] == "unexpected_navigation"
     assert refused["divergence"]["observed"]["url"] == f"http://localhost:{other_port}/"

@@ -50,10 +50,10 @@ def test_steps_act_in_an_announced_popup_until_it_closes(recorded: Recorded) -> 
         click(500, "Close", POPUP_URL),
         click(600, "Save", URL),
     )
-    with serving_pages(PAGES) as (port, asked):
+    with serving_pages(PAGES) as (port, paths):
         shown = replay_on_ports(recorded.caller, session_id, RECORDED, port)
     assert shown["status"] == "completed", shown
-    assert asked == ["/", "/popup", "/saved?AdaRome", "/saved-on-opener"]
+    assert paths == ["/", "/popup", "/saved?AdaRome", "/saved-on-opener"]
     listed = recorded.caller.get(f"/v1/sessions/{shown['result_session_id']}/events").json()["data"]
     (signal,) = listed[1]["signals"]
     assert (signal["type"], signal["url"]) == ("popup", f"http://localhost:{port}/popup")
@@ -62,7 +62,7 @@ def test_steps_act_in_an_announced_popup_until_it_closes(recorded: Recorded) -> 
 
 def test_a_captured_popup_is_replayed(recorded: Recorded) -> None:
     caller = recorded.caller
-    with serving_pages(PAGES) as (port, asked):
+    with serving_pages(PAGES) as (port, paths):
         with (
             serving(caller.service.app, lifespan="off") as api_port,
             Client(f"http://127.0.0.1:{api_port}", caller.key.key) as client,
@@ -79,11 +79,11 @@ def test_a_captured_popup_is_replayed(recorded: Recorded) -> None:
                 with popup.expect_response("**/saved*"):
                     popup.click("#Save")
         seal_all(caller.service.runtime)
-        captured = list(asked)
-        asked.clear()
+        captured = list(paths)
+        paths.clear()
         shown = replay_on_ports(caller, recording.id, f"http://localhost:{port}", port)
     assert shown["status"] == "completed", shown
-    assert asked == captured == ["/", "/popup", "/saved?AdaRome"]
+    assert paths == captured == ["/", "/popup", "/saved?AdaRome"]
 
 
 def test_a_popup_that_nobody_verified_is_neither_pressed_nor_pictured(recorded: Recorded) -> None:
@@ -108,10 +108,10 @@ Send.onpointerdown = () => fetch("/pressed");
         event(300, "drag", target=make_button("Send"), url=URL, data={"drop": heading}),
         event(400, "press", url=URL, input={"key": "Escape"}),
     )
-    with serving_pages(pages) as (port, asked):
+    with serving_pages(pages) as (port, paths):
         shown = replay_on_ports(caller, session_id, RECORDED, port, inputs={"code": "sesame-1234"})
     assert shown["status"] == "completed", shown
-    assert "/show?v=sesame-1234" in asked and "/pressed" in asked and "/pressed-popup" not in asked
+    assert "/show?v=sesame-1234" in paths and "/pressed" in paths and "/pressed-popup" not in paths
     path = f"/v1/sessions/{shown['result_session_id']}/frames"
     frames = caller.get(path).json()["data"]
     assert frames

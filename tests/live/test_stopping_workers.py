@@ -1,4 +1,4 @@
-"""Replays of a worker that is told to stop: results that are known are stored. Contract §8."""
+"""Replays of a worker that is to stop: results that are known are stored. Contract §8."""
 
 import pytest
 

@@ -14,14 +14,14 @@ from tests.support.sealing import seal_all
 
 @contextmanager
 def serving_pages(pages: Mapping[str, str]) -> Iterator[tuple[int, list[str]]]:
-    """A server of HTML pages by their path; its port, and what it was asked for."""
-    asked: list[str] = []
+    """A server of HTML pages by their path; its port, and the paths of its requests."""
+    paths: list[str] = []
 
     class Pages(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             text = pages.get(self.path.partition("?")[0])
             if self.path != "/favicon.ico":
-                asked.append(self.path)
+                paths.append(self.path)
             self.send_response(204 if text is None else 200)
             self.send_header("Content-Type", "text/html; charset=utf-8")
             self.end_headers()
@@ -33,7 +33,7 @@ def serving_pages(pages: Mapping[str, str]) -> Iterator[tuple[int, list[str]]]:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield server.server_port, asked
+            yield server.server_port, paths
         finally:
             server.shutdown()
             thread.join()
