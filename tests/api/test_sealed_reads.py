@@ -237,7 +237,7 @@ def test_pages_of_large_items_end_by_their_bytes_and_hold_every_item_once(
     for batch in range(2):
         items = [event(n % 7, data={"n": 100 * batch + n, "x": "y" * 60_000}) for n in range(100)]
         assert caller.add_events(session_id, *items).status_code == 202
-    rectangles = [[n % 9, 2, 3, 4] for n in range(8_000)]
+    rectangles = [[1000.125 + n % 9, 1000.25, 1000.5, 1000.75] for n in range(8_000)]
     frames = [frame(n, url="https://a.example/", masked_rects=rectangles) for n in range(25)]
     assert caller.add_frames(session_id, *frames).status_code == 202
     url = f"/v1/sessions/{session_id}"
