@@ -13,8 +13,6 @@ import resource
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,6 @@ import playwright
 from playwright.sync_api import (
     BrowserContext,
     Dialog,
-    ElementHandle,
-    JSHandle,
     Page,
     Playwright,
     ProxySettings,
@@ -36,6 +32,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over_areas
 from recorder.live.browser_memory_limit import MemoryWatch
+from recorder.live.document_reader import DocumentReader, load_reader_script
 from recorder.live.playwright_actions import (
     find_playwright_drag_start,
     perform_drag,
@@ -64,29 +61,6 @@ _FLAGS = (
     "--no-first-run",
     "--no-pings",
 )
-#: Second part of the page script: snapshots as `capture` makes them, with the element of each node. Here the
-#: script runs in the page's own JavaScript world, as Playwright's elements do, so a page can change what it
-#: returns. Whatever protects inputs from other sites therefore comes from the browser: see `address`.
-_READER = """
-observe(document);
-const fingerprint = () => version().split(".").slice(0, 3).join(".");
-let taken = null;
-return {
-  read() { taken = take(); return { ...describe(taken), version: fingerprint() }; },
-  version: fingerprint,
-  element: (index) => taken.snapshot.elements[index],
-  // Rectangles of masked elements, of those at some positions, and of others that show a picture or a text.
-  boxes(indices, unread) {
-    const isShown = (element) => localName(element) !== "svg" || /\\S/.test(element.textContent);
-    const elements = [...indices.map((index) => taken.snapshot.elements[index]),
-      ...unread.map((index) => taken.snapshot.elements[index]).filter(isShown)];
-    const rects = elements.filter((element) => nodeType(element) === 1).map(rectOf);
-    return { version: fingerprint(), scale: devicePixelRatio,
-      rects: [...take().snapshot.boxes, ...rects].filter(([, , width, height]) => width > 0 && height > 0) };
-  },
-};
-"""
-_BOXES = "(reader, elements) => reader.boxes(...elements)"
 _DIE_WITH_PARENT = 1
 _MOST_FILE_BYTES = 1 << 30
 #: Memory of the browser's processes together, and the data of each one.
@@ -99,34 +73,6 @@ _MOST_RECTS = 1_000
 _MOST_EVENTS = 100
 #: The page script reads a million characters; each may be written as six.
 MOST_ANSWER_BYTES = 8_000_000
-
-
-@dataclass
-class _DocumentReader:
-    """The page script in one document of a page; its methods raise an error once that is another one."""
-
-    page: Page
-    script: JSHandle
-    #: Address at the last reading, as the browser has it.
-    address: str = ""
-
-    def read(self) -> dict[str, Any]:
-        read = dict(self.script.evaluate("reader => reader.read()"))
-        # After the reading: the script goes with its document, so the address is not one of an earlier page.
-        self.address = self.page.url
-        return {**read, "address": self.address}
-
-    def find_element(self, index: int) -> ElementHandle:
-        handle = self.script.evaluate_handle("(reader, index) => reader.element(index)", index)
-        element = handle.as_element()
-        if element is None:
-            raise PlaywrightError("the element went away")
-        return element
-
-    def is_unchanged(self, version: str | None) -> bool:
-        """Return whether the document has a version, where one is given, and its site is the one read."""
-        is_same_site = _find_page_origin(self.page.url) == _find_page_origin(self.address)
-        return is_same_site and version in (None, self.script.evaluate("reader => reader.version()"))
 
 
 class BrowserProcessSession:
@@ -143,7 +89,7 @@ class BrowserProcessSession:
         self._acting: list[Page] = []
         #: Pages that were opened since the last command `perform` or `goto`, and are not acted on.
         self._opened: list[Page] = []
-        self._reader: _DocumentReader | None = None
+        self._reader: DocumentReader | None = None
         self._statuses: list[tuple[str, int]] = []
         self._failures: list[str] = []
         self._dialogs: list[dict[str, str]] = []
@@ -229,7 +175,7 @@ class BrowserProcessSession:
                 return self._reader.read()
             except PlaywrightError:  # the document is another one
                 self._reader = None
-        self._reader = _DocumentReader(page, page.main_frame.evaluate_handle(self._script))
+        self._reader = DocumentReader(page, page.main_frame.evaluate_handle(self._script))
         return self._reader.read()
 
     def perform(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -281,11 +227,11 @@ class BrowserProcessSession:
             return nothing
         elements = [command["indices"], command["unread"]]
         try:
-            before = reader.script.evaluate(_BOXES, elements)
+            before = reader.read_boxes(elements)
             data = reader.page.screenshot(
                 type="jpeg", quality=_JPEG_QUALITY, caret="initial", timeout=command["timeout_ms"]
             )
-            after = reader.script.evaluate(_BOXES, elements)
+            after = reader.read_boxes(elements)
         except PlaywrightTimeout:
             self._failed_pictures += 1
             return nothing
@@ -386,10 +332,6 @@ def _is_browser_page_load(request: Request) -> bool:
         return False
 
 
-def _find_page_origin(url: str) -> list[str]:
-    return url.split("/", 3)[:3]
-
-
 def _shorten_browser_error(error: PlaywrightError) -> str:
     return str(error).partition("\n")[0][:300]
 
@@ -409,8 +351,7 @@ def main(user: str | None = None) -> None:
         user: user to become before anything of a page is read. Python itself is started and imported as the
             user of the service: its files may be readable to that user alone.
     """
-    page_script = files("recorder.capture").joinpath("page.js").read_text("utf-8")
-    script = f'() => {{\n"use strict";\n{page_script}{_READER}}}'
+    script = load_reader_script()
     # If the machine runs out of memory, the kernel ends the browser before the service.
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
