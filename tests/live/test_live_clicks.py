@@ -45,8 +45,10 @@ def picture(name: str, tag: str, rect: list[int] | None, role: str = "img") -> d
     return target if rect is None else {**target, "rect": rect}
 
 
-def replay_clicks(recorded: Recorded, *items: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """A replay of a recording with these events on the page, and what the page sent."""
+def replay_clicks(
+    recorded: Recorded, *items: dict[str, Any], page: str = PAGE
+) -> tuple[dict[str, Any], list[str]]:
+    """A replay of a recording with these events on a page, and what the page sent."""
     caller = recorded.caller
     paths: list[str] = []
 
@@ -56,7 +58,7 @@ def replay_clicks(recorded: Recorded, *items: dict[str, Any]) -> tuple[dict[str,
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
-            self.wfile.write(PAGE.encode() if self.path == "/" else b"")
+            self.wfile.write(page.encode() if self.path == "/" else b"")
 
         def log_message(self, *_: object) -> None: ...
 

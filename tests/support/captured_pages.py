@@ -52,6 +52,15 @@ def read_picture(client: Client, session_id: str, frame_id: str) -> Image.Image:
     return Image.open(io.BytesIO(client._transport.send(call).content)).convert("RGB")
 
 
+def count_pixels(picture: Image.Image) -> tuple[int, int]:
+    """The red pixels of a picture, and the blue ones."""
+    counts = [0, 0]
+    for count, (red, green, blue) in picture.getcolors(picture.width * picture.height) or []:  # type: ignore[misc]
+        counts[0] += count * (red > 180 and green < 90 and blue < 90)
+        counts[1] += count * (blue > 180 and green < 90 and red < 90)
+    return counts[0], counts[1]
+
+
 def read_recorded(client: Client, session_id: str) -> RecordedSession:
     """A stored session, with the digests that sealing computes."""
     events = list(client.list_events(session_id))
