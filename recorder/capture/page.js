@@ -100,13 +100,23 @@ function findMasked() {
   }
   return found;
 }
+// An element without a size of its own may show its content all the same.
+function shownArea(element) {
+  const own = box(element);
+  if (own.width >= 1 && own.height >= 1) return own;
+  const { display, overflow } = getComputedStyle(element);
+  if (display !== "contents" && overflow !== "visible") return own;
+  const content = new Range();
+  content.selectNodeContents(element);
+  return content.getBoundingClientRect();
+}
 // Returns the whole viewport where the elements are unknown or too many.
 function boxesOf(masked) {
   const boxes = [], whole = [[0, 0, innerWidth, innerHeight]];
   if (masked === null) return whole;
   for (const element of masked) {
     if (!isMask(element) && !element.value) continue;
-    const [left, top, width, height] = rectOf(element);
+    const [left, top, width, height] = moveToViewport(element, shownArea(element));
     if (width <= 0 || height <= 0 || left >= innerWidth || top >= innerHeight) continue;
     if (left + width <= 0 || top + height <= 0) continue;
     const isInside = ([x, y, w, h]) => x <= left && y <= top && x + w >= left + width && y + h >= top + height;
@@ -245,8 +255,8 @@ function isRendered(element) {
   return getComputedStyle(element).display === "contents";
 }
 // Rectangle in pixels of the main frame's viewport.
-function rectOf(element) {
-  const { x, y, width, height } = box(element);
+const rectOf = (element) => moveToViewport(element, box(element));
+function moveToViewport(element, { x, y, width, height }) {
   let left = x, top = y;
   try {
     for (let view = ownerDocument(element).defaultView; view && view !== window; view = view.parent) {

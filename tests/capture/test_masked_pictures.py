@@ -25,6 +25,7 @@ SHADOW = """<div id=host></div><script>
     </script>"""
 FIELD = """<input type=password style="background: #f00; color: #f00" value=opensesame>"""
 INNER = "<style>p { background: #f00 }</style><p data-mask>Person</p>"
+CONTENT = "<p style='background: #f00'>Person</p>"
 
 
 @pytest.mark.parametrize(
@@ -38,9 +39,25 @@ INNER = "<style>p { background: #f00 }</style><p data-mask>Person</p>"
         (f"{LARGE}{FIELD}", "", False),
         (f'{LARGE}<iframe srcdoc="{INNER}"></iframe>', "", False),
         (DEEP, "", False),
+        (f"<div data-mask style='display: contents'>{CONTENT}</div>", "", False),
+        (f"<div data-mask style='height: 0'>{CONTENT}</div>", "", False),
+        ("<div data-mask style='height: 0; overflow: hidden; margin-top: 9px'>Person</div>", "", False),
         (LARGE, "", False),
     ],
-    ids=("table", "scroller", "cells", "large", "shadow", "field", "frame", "deep", "unmasked"),
+    ids=(
+        "table",
+        "scroller",
+        "cells",
+        "large",
+        "shadow",
+        "field",
+        "frame",
+        "deep",
+        "contents",
+        "overflow",
+        "folded",
+        "unmasked",
+    ),
 )
 def test_no_picture_shows_a_masked_element(
     page: Any, client: Client, body: str, script: str, is_whole: bool
