@@ -213,6 +213,9 @@ class BrowserProcessSession:
             else:
                 perform_playwright_action(page, element, command)
         except PlaywrightError as error:
+            # A click that closes its popup has arrived: just before, nothing kept it from its element.
+            if kind in ("click", "dblclick") and page.is_closed() and self._acting:
+                return {"sent": True}
             return {"sent": None, "error": _shorten_browser_error(error)}
         return {"sent": True}
 
