@@ -182,7 +182,7 @@ def test_a_killed_rewriting_is_continued_with_what_was_purged_since(
     on_either_engine: Runtime, killed: tuple[Callable[..., AbstractContextManager[None]], Any]
 ) -> None:
     runtime = on_either_engine
-    seal(runtime, [Recording(frames=[0]) for _ in range(25)])
+    seal(runtime, [Recording(frames=[0]) for _ in range(40)])
     folder = export(runtime)
     # Of one file, which is written again, and not removed.
     ids = max((sessions_of(file) for file in folder.rglob("events-*")), key=len)
