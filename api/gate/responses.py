@@ -20,7 +20,7 @@ _FIRST_MESSAGES = frozenset({"http.response.start", "websocket.http.response.sta
 _CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 #: Close code of a WebSocket that fails by an error of the service.
 _SERVER_ERROR: Final = 1011
-#: Statuses of a request that is refused by itself, whatever is stored.
+#: Statuses of refusals that cost a client nothing to repeat: of invalid requests, and for want of a scope.
 _REFUSED_STATUSES: Final = frozenset({400, 403, 413, 415, 422})
 #: The same of a request that no limit was applied to, which may be for an address that does not exist.
 _UNLIMITED_REFUSED_STATUSES: Final = _REFUSED_STATUSES | {404}

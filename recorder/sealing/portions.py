@@ -1,6 +1,5 @@
 """Portions of a preparation: size limits, rows read from SQL for one portion, stored progress. Design §3."""
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +16,7 @@ from recorder.models.operations import SealPortionRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing.derived_rows import MAX_STEPS
-from recorder.storage.leases import LeaseLost
-
-log = logging.getLogger("recorder.sealing")
+from recorder.sealing.sweep_comparison import log_sweep_error
 
 #: Raises `LeaseLost` if the caller's lease is lost; called in every transaction that writes.
 RequireLease = Callable[[DbSession], None]
@@ -96,13 +93,8 @@ def discard_leftover_portions(runtime: Runtime, require_lease: RequireLease) -> 
         session_ids = db.exec(statement.distinct().limit(_LEFTOVER_SESSIONS)).all()
     discarded = 0
     for session_id in session_ids:
-        try:
+        with log_sweep_error(f"the deletion of sealing progress of session {session_id}"):
             discard_portions(runtime, session_id, require_lease)
-        except LeaseLost:
-            raise
-        except Exception as error:
-            log.warning("the sealing progress of session %s is deleted later: %r", session_id, error)
-        else:
             discarded += 1
     return discarded
 

@@ -41,7 +41,7 @@ def test_few_refusals_wait_at_a_time() -> None:
     assert [wait >= 0.09 for wait in waits] == [False] * 2 + [True] * 8 + [False] * 4
 
 
-def test_refusals_of_invalid_requests_wait_and_other_answers_do_not(
+def test_refusals_of_invalid_and_denied_requests_wait_and_other_answers_do_not(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[str] = []
@@ -57,4 +57,8 @@ def test_refusals_of_invalid_requests_wait_and_other_answers_do_not(
     assert caller.add_events(session_id, {"t_ms": 1}).status_code == 422
     assert caller.get("/v1/sessions?limit=0").status_code == 422
     assert caller.post_raw(f"/v1/sessions/{session_id}/events", b"{").status_code == 400
-    assert waited == [caller.key.workspace_id] * 3
+    reader = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="read")
+    assert reader.post("/v1/sessions", {"workflow": "checkout"}).status_code == 403
+    assert waited == [caller.key.workspace_id] * 4
+    assert caller.service.client.get("/no-such-address").status_code == 404
+    assert len(waited) == 5
