@@ -10,13 +10,16 @@ import pytest
 from sqlmodel import col, insert, select, update
 
 from recorder import clock
+from recorder.errors import Unavailable
 from recorder.models.event import EventBatchRow
-from recorder.models.operations import IdempotencyRow, SweepRow
+from recorder.models.operations import IdempotencyRow, SealPortionRow, SweepRow
 from recorder.models.session import SessionRow
 from recorder.recording.hot_rows import HOT_ROWS
 from recorder.runtime import Runtime
 from recorder.sealing.cleanup import clean_up_after_sealing
+from recorder.sealing.portions import store_portion_state
 from recorder.sealing.sweep import has_rows_to_sweep, sweep_hot_rows
+from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_tables import LakeTable
 from tests.support.query_plans import noted_statements, plan_of
@@ -177,3 +180,29 @@ def test_sessions_to_sweep_are_found_by_their_index(runtime: Runtime) -> None:
     for plan in plans:
         assert "ix_sessions_to_sweep" in plan
         assert "Seq Scan on sessions" not in plan
+
+
+def test_progress_that_cannot_be_deleted_stops_no_sweep_and_no_other_deletion(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = seal_hot(runtime, BUSY, "checkout")
+    kept, gone = "ses_01k0000000000000000000000a", "ses_01k0000000000000000000000b"
+    with runtime.database.transaction(write=True) as db:
+        for session_id in (kept, gone):
+            store_portion_state(db, session_id, 0, "2024-01-01", {"object": f"sealing/{session_id}"})
+    delete = Blobs.delete
+
+    def refuse(blobs: Blobs, key: str) -> None:
+        if key.endswith(kept):
+            raise Unavailable("The blob store")
+        delete(blobs, key)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Blobs, "delete", refuse)
+        assert clean_up_after_sealing(runtime, "tests", []).swept_sessions == 1
+    assert list_hot(runtime, ids) == set()
+    with runtime.database.transaction(write=False) as db:
+        assert list(db.exec(select(SealPortionRow.session_id))) == [kept]
+    clean_up_after_sealing(runtime, "tests", [])
+    with runtime.database.transaction(write=False) as db:
+        assert not list(db.exec(select(SealPortionRow)))
