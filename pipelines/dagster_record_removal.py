@@ -8,17 +8,15 @@ next: the row of a run goes last. A run whose records cannot be removed stops no
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import sqlalchemy
-from dagster._core.events import AssetObservationData, StepMaterializationData
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetKeyTable,
@@ -31,6 +29,7 @@ from dagster._core.storage.local_compute_log_manager import LocalComputeLogManag
 from dagster._serdes import deserialize_value, serialize_value
 from dagster_shared.serdes.errors import DeserializationError
 
+from pipelines.dagster_event_texts import strip_check_texts, strip_event_log_entry, strip_event_texts
 from pipelines.dagster_table_rewrites import is_dagster_sqlite_file_damaged, rewrite_dagster_sqlite_file
 from pipelines.dataset_partitions import PARTITIONS
 
@@ -41,49 +40,6 @@ _CHUNK = 50
 _DATASETS = dg.AssetKey("datasets").to_string()
 #: Ids of runs become names of files; Dagster's own are UUIDs.
 _UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-#: Events of a run that stay; all others may hold texts.
-_KEPT_EVENTS = frozenset(
-    {
-        dg.DagsterEventType.RUN_ENQUEUED,
-        dg.DagsterEventType.RUN_DEQUEUED,
-        dg.DagsterEventType.RUN_STARTING,
-        dg.DagsterEventType.RUN_START,
-        dg.DagsterEventType.RUN_SUCCESS,
-        dg.DagsterEventType.STEP_START,
-        dg.DagsterEventType.STEP_SUCCESS,
-        dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED,
-        dg.DagsterEventType.ASSET_MATERIALIZATION,
-        dg.DagsterEventType.ASSET_OBSERVATION,
-        dg.DagsterEventType.ASSET_CHECK_EVALUATION_PLANNED,
-        dg.DagsterEventType.ASSET_CHECK_EVALUATION,
-    }
-)
-_NUMBERS = (
-    dg.IntMetadataValue,
-    dg.FloatMetadataValue,
-    dg.BoolMetadataValue,
-    dg.TimestampMetadataValue,
-    dg.TableSchemaMetadataValue,
-)
-#: Metadata of our assets with names, ids and hashes that the service gave, never recorded content.
-_KEPT_NAMES = frozenset(
-    {
-        "audit_heads",
-        "by_table",
-        "by_workspace",
-        "export_id",
-        "files",
-        "format",
-        "how_to_load",
-        "manifest_sha256",
-        "row_set_sha256",
-        "size",
-        "workflow",
-        "workflows",
-    }
-)
-_NOTE = "Texts and pictures: the run is older than 30 days, or than the last erasure or hard delete."
 
 
 @dataclass
@@ -118,6 +74,7 @@ def remove_records(
     report = RecordRemovalReport()
     deadline = time.monotonic() + longest_s
     storage = _dagster_event_storage(instance)
+    _delete_unreadable_latest_materializations(storage)
     shown = _find_runs_with_latest_records(storage)
     filters = dg.RunsFilter(statuses=_FINISHED, created_before=max(remove_before, strip_before))
     run_ids = iter(list(reversed(instance.get_run_ids(filters))))
@@ -140,6 +97,10 @@ def remove_records(
     _delete_orphaned_run_files(instance, max(remove_before, strip_before), report)
     report.freed_bytes += _delete_tick_logs(instance, remove_before)
     return report
+
+
+class EventFileInUse(Exception):
+    """Database of a run whose free pages keep deleted texts, as it could not be rewritten now."""
 
 
 @contextmanager
@@ -304,8 +265,8 @@ def _strip_run_texts(instance: dg.DagsterInstance, run_id: str, report: RecordRe
     if _list_event_files(storage, run_id):
         freed += _strip_event_file(storage, run_id, report)
     with storage.index_connection() as connection:
-        _strip_event_texts(connection, run_id)
-        _strip_check_texts(connection, run_id)
+        strip_event_texts(connection, run_id)
+        strip_check_texts(connection, run_id)
     instance.add_run_tags(run_id, {STRIPPED_TAG: "true"})
     return freed
 
@@ -314,12 +275,15 @@ def _strip_event_file(storage: SqlEventLogStorage, run_id: str, report: RecordRe
     """Remove the texts of a run's database, or a damaged one; return the bytes by which it shrank.
 
     A damaged file may hold texts, and Dagster cannot read it either.
+
+    Raises:
+        EventFileInUse: the deleted texts are still in the file, for the next removal.
     """
     # A storage of its own looks whether the file has its tables: a power cut may have emptied it.
     folder = str(_list_event_files(storage, run_id)[0].parent)
     try:
         with SqliteEventLogStorage(folder).run_connection(run_id) as connection:
-            _strip_event_texts(connection, run_id)
+            strip_event_texts(connection, run_id)
     except sqlalchemy.exc.DatabaseError:
         path = _list_event_files(storage, run_id)[0]
         if not is_dagster_sqlite_file_damaged(path):
@@ -330,8 +294,7 @@ def _strip_event_file(storage: SqlEventLogStorage, run_id: str, report: RecordRe
         if why is None:
             return shrunk
         if not is_dagster_sqlite_file_damaged(path):
-            report.failures.append(why)
-            return shrunk
+            raise EventFileInUse(why)
     freed = _delete_event_files(storage, run_id)
     # Pages that show the run find a database without events.
     with SqliteEventLogStorage(folder).run_connection(run_id):
@@ -340,30 +303,20 @@ def _strip_event_file(storage: SqlEventLogStorage, run_id: str, report: RecordRe
     return freed
 
 
-def _strip_event_texts(connection: sqlalchemy.Connection, run_id: str) -> None:
-    table = SqlEventLogStorageTable
-    last_id = -1
-    while True:
-        statement = sqlalchemy.select(table.c.id, table.c.event)
-        statement = statement.where(table.c.run_id == run_id, table.c.id > last_id).order_by(table.c.id)
-        rows = connection.execute(statement.limit(_CHUNK)).all()
-        for row_id, text in rows:
-            stripped = _strip_stored_event(text)
-            if stripped is None:
-                connection.execute(table.delete().where(table.c.id == row_id))
-            elif stripped != text:
-                connection.execute(table.update().where(table.c.id == row_id).values(event=stripped))
-            last_id = row_id
-        if len(rows) < _CHUNK:
-            return
-
-
-def _strip_check_texts(connection: sqlalchemy.Connection, run_id: str) -> None:
-    table = AssetCheckExecutionsTable
-    statement = sqlalchemy.select(table.c.id, table.c.evaluation_event).where(table.c.run_id == run_id)
-    for row_id, text in connection.execute(statement).all():
-        stripped = None if text is None else _strip_stored_event(text)
-        connection.execute(table.update().where(table.c.id == row_id).values(evaluation_event=stripped))
+def _delete_unreadable_latest_materializations(storage: SqlEventLogStorage) -> None:
+    """Delete copies of the newest materialization that neither Dagster nor a removal can read."""
+    table = AssetKeyTable
+    with storage.index_connection() as connection:
+        statement = sqlalchemy.select(table.c.id, table.c.last_materialization)
+        for row_id, text in connection.execute(
+            statement.where(table.c.last_materialization.is_not(None))
+        ).all():
+            try:
+                deserialize_value(text, dg.EventLogRecord)
+            except (ValueError, DeserializationError):
+                connection.execute(
+                    table.update().where(table.c.id == row_id).values(last_materialization=None)
+                )
 
 
 def _strip_latest_materializations(instance: dg.DagsterInstance, report: RecordRemovalReport) -> None:
@@ -389,58 +342,5 @@ def _strip_latest_materialization(instance: dg.DagsterInstance, text: str) -> st
     run = instance.get_run_by_id(record.event_log_entry.run_id)
     if run is not None and STRIPPED_TAG not in run.tags:
         return text
-    entry = _strip_event_log_entry(record.event_log_entry)
+    entry = strip_event_log_entry(record.event_log_entry)
     return None if entry is None else serialize_value(record._replace(event_log_entry=entry))
-
-
-def _strip_stored_event(text: str) -> str | None:
-    """Return a stored event without texts; None if nothing of it stays, or if it cannot be read."""
-    try:
-        entry = _strip_event_log_entry(deserialize_value(text, dg.EventLogEntry))
-    except (ValueError, DeserializationError):
-        return None
-    return None if entry is None else serialize_value(entry)
-
-
-def _strip_event_log_entry(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
-    event = entry.dagster_event
-    if event is None or event.event_type not in _KEPT_EVENTS:
-        return None
-    data = _strip_event_data(event.event_specific_data)
-    if data is event.event_specific_data:
-        return entry
-    # The message repeats the description.
-    return entry._replace(
-        user_message="", dagster_event=event._replace(event_specific_data=data, message=None)
-    )
-
-
-def _strip_event_data(data: Any) -> Any:
-    """Return the part of an event that assets and checks give, without texts."""
-    if isinstance(data, StepMaterializationData):
-        shown = data.materialization
-        return data._replace(materialization=shown.with_metadata(_strip_metadata(shown.metadata)))
-    if isinstance(data, AssetObservationData):
-        seen = data.asset_observation
-        return AssetObservationData(seen.with_metadata(_strip_metadata(seen.metadata)))
-    if isinstance(data, dg.AssetCheckEvaluation):
-        return dg.AssetCheckEvaluation(
-            asset_key=data.asset_key,
-            check_name=data.check_name,
-            passed=data.passed,
-            metadata=_strip_metadata(data.metadata),
-            target_materialization_data=data.target_materialization_data,
-            severity=data.severity,
-            blocking=data.blocking,
-            partition=data.partition,
-        )
-    return data
-
-
-def _strip_metadata(metadata: Mapping[str, dg.MetadataValue]) -> dict[str, dg.MetadataValue]:
-    remaining = {
-        name: value for name, value in metadata.items() if isinstance(value, _NUMBERS) or name in _KEPT_NAMES
-    }
-    if len(remaining) < len(metadata):
-        remaining["removed"] = dg.MetadataValue.text(_NOTE)
-    return remaining

@@ -20,8 +20,12 @@ from tests.support.sealed_sessions import runtime
 # Fixtures that the tests of several packages use; the folder of a package may define its own.
 __all__ = ["database", "make_tenant", "other_writer", "runtime", "tenant", "workspace_id", "writer"]
 
-# Clouds' libraries would ask the metadata service of a virtual machine who it is.
-os.environ |= {"AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}  # noqa: TID251
+# Clouds' libraries would ask the metadata service of a virtual machine who it is, Dagster tells how it is used.
+os.environ |= {  # noqa: TID251
+    "AWS_EC2_METADATA_DISABLED": "true",
+    "NO_GCE_CHECK": "true",
+    "DAGSTER_DISABLE_TELEMETRY": "1",
+}
 # Tests speak to loopback alone. Each HTTP client would read all certificates of the machine, for 16 ms.
 _one_certificate = tempfile.NamedTemporaryFile(prefix="recorder-certificate-", suffix=".pem")  # noqa: SIM115
 _one_certificate.write(certifi.contents().partition("-----END CERTIFICATE-----")[0].encode())

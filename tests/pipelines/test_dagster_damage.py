@@ -1,11 +1,15 @@
 """Removal of Dagster's records where files of some runs are damaged: all other texts go. Contract §7."""
 
+import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import sqlalchemy
+from dagster._core.storage.event_log.schema import AssetKeyTable
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 
 from pipelines.dagster_record_removal import STRIPPED_TAG, RecordRemovalReport, remove_records
@@ -114,6 +118,38 @@ def test_events_that_cannot_be_opened_keep_an_erasure_open_and_stop_no_other_rem
     assert purge(deployment) == 1
     assert {*runs} <= list_stripped(instance)
     assert find_word(instance, tmp_path / "dagster") == []
+
+
+def test_texts_in_a_database_that_is_read_are_left_to_the_next_removal(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    run_id = run(instance, talkative)
+    with closing(sqlite3.connect(find_event_file(instance, run_id), isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM event_logs").fetchone()
+        report = strip(instance)
+    assert (report.stripped_runs, report.left_texts) == (0, 1) and list_stripped(instance) == set()
+    assert "EventFileInUse" in report.failures[0]
+    assert strip(instance).failures == [] and list_stripped(instance) == {run_id}
+    assert rewrite_dagster_databases(instance)[1] == []
+    assert find_word(instance, tmp_path) == []
+
+
+def test_a_latest_materialization_that_cannot_be_read_is_removed(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    run(instance, shown)
+    storage = instance.event_log_storage
+    assert isinstance(storage, SqliteEventLogStorage)
+    with storage.index_connection() as connection:
+        table = AssetKeyTable
+        damaged = "{" + str(connection.scalar(sqlalchemy.select(table.c.last_materialization)))
+        connection.execute(table.update().values(last_materialization=damaged))
+    assert strip(instance).failures == []
+    with storage.index_connection() as connection:
+        assert connection.scalar(sqlalchemy.select(table.c.last_materialization)) is None
+    assert rewrite_dagster_databases(instance)[1] == []
+    assert find_word(instance, tmp_path) == []
 
 
 def test_a_damaged_database_is_left_by_the_rewrite(tmp_path: Path) -> None:
