@@ -20,7 +20,7 @@ from tests.support.sealed_sessions import runtime
 # Fixtures that the tests of several packages use; the folder of a package may define its own.
 __all__ = ["database", "make_tenant", "other_writer", "runtime", "tenant", "workspace_id", "writer"]
 
-# Clouds' libraries would ask the metadata service of a virtual machine who it is, Dagster tells how it is used.
+# Clouds' libraries would ask a virtual machine's metadata service who it is; Dagster would tell its use.
 os.environ |= {  # noqa: TID251
     "AWS_EC2_METADATA_DISABLED": "true",
     "NO_GCE_CHECK": "true",

@@ -1,10 +1,8 @@
 """HTTP protocol for uvicorn with deadlines for slow clients; it counts each open connection.
 
-Contract §1, hostile case 94.
-
 `uvicorn --http api.gate.slow_clients:SlowClientProtocol`; uvicorn itself waits without end. Deadlines apply
 to the parts that the client sends and to the size of its headers, not to answers and streams. An address
-that has many connections open is refused further ones before it sends a request.
+that has many connections open is refused further ones before it sends a request. Contract §1.
 """
 
 import asyncio
@@ -41,6 +39,7 @@ _BODY: Final = "body"  # the client must send a request's body
 _LATE: Final = "late"  # the route was notified that the body is late, and answers
 _IDLE: Final = "idle"  # the client must send nothing; uvicorn's --timeout-keep-alive applies
 
+_HEAD_LIMITS: Final = (limits.REQUEST_HEAD_BYTES, limits.REQUEST_HEADERS)
 #: A byte of a body allows so many bytes of framing.
 _FRAMING = 8
 #: Chunks of a body are gathered up to this size: a route that wakes for each costs twice the CPU.
@@ -121,7 +120,9 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request with a problem document, after the requests before it."""
         if self._phase is not _BODY:
-            self._refuse_request(_make_head_error() if self._is_head_too_large() else MalformedRequest())
+            self._refuse_request(
+                HeadTooLarge(*_HEAD_LIMITS) if self._is_head_too_large() else MalformedRequest()
+            )
         elif self.pipeline or self.cycle.response_started:
             self._close_connection()
         else:  # the body is malformed: for the route the client is disconnected
@@ -151,7 +152,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         if self._is_refused:
             return
         if self._is_head_too_large():
-            self._refuse_request(_make_head_error())
+            self._refuse_request(HeadTooLarge(*_HEAD_LIMITS))
         elif self._phase is _HEAD and self._counts is not None:
             self._counts.heads.hold(self, find_client_network(self.client[0] if self.client else ""))
 
@@ -174,7 +175,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._surplus_bytes > limits.REQUEST_HEAD_BYTES
             and self._count_head_bytes() > limits.REQUEST_HEAD_BYTES
         ):
-            raise _make_head_error()
+            raise HeadTooLarge(*_HEAD_LIMITS)
         if len(self.pipeline) >= _PIPELINED_REQUESTS:
             raise MalformedRequest
         if not self.url.startswith(b"/"):
@@ -266,9 +267,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         """Replace the value of `Host` by the host of an absolute target, which RFC 9112 §3.2.2 puts first."""
         authority = self.url.partition(b"://")[2].partition(b"/")[0]
         if authority:
-            self.headers[:] = [
-                (name, authority if name == b"host" else value) for name, value in self.headers
-            ]
+            headers = [(name, authority if name == b"host" else value) for name, value in self.headers]
+            self.headers[:] = headers
 
     def _count_connection(self) -> None:
         """Count the connection; refuse it if its address has too many, or the process no free one."""
@@ -398,7 +398,3 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def _make_head_error() -> HeadTooLarge:
-    return HeadTooLarge(limits.REQUEST_HEAD_BYTES, limits.REQUEST_HEADERS)

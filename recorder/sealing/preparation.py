@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
+from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.failures import ContentError
 from recorder.sealing.lake_rows import SessionWithLakeRows, build_session_row
+from recorder.sealing.lanes import Lane
 from recorder.sealing.large_session import LargeSession
 from recorder.sealing.portions import (
     PortionLimits,
@@ -23,6 +25,9 @@ from recorder.sealing.portions import (
 from recorder.sealing.small_sessions import SealingBatch, SmallSessions, TableRows, sort_key, write_lake_files
 from recorder.storage.lake_files import LakeFile
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind
+
+#: Preparations that are kept until their lane is taken again. Those of large sessions hold much memory.
+_MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 
 
 class BatchPreparation:
@@ -224,3 +229,33 @@ class _ContentSize(NamedTuple):
     def exceeds(self, limits: PortionLimits) -> bool:
         """Return whether it is more than one portion."""
         return any(map(gt, self, (limits.events, limits.frames, limits.bytes, limits.pixels)))
+
+
+class PausedPreparations:
+    """Preparations that a run keeps until it takes their lanes again; of too many the oldest go."""
+
+    def __init__(self) -> None:
+        #: With the fence of the lease under which they were paused.
+        self._kept: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
+
+    @property
+    def lanes(self) -> frozenset[Lane]:
+        """Lanes of the batches whose preparations are kept."""
+        return frozenset(lane for lane, _ in self._kept)
+
+    def keep(self, batch: ClaimedBatch, preparation: BatchPreparation, *, fence: int) -> None:
+        """Keep the preparation of a batch, whose lane is released."""
+        large = [key for key, (_, paused) in self._kept.items() if paused.has_large_session]
+        if preparation.has_large_session and len(large) >= _MAX_PAUSED_LARGE:
+            self._kept.pop(large[0])[1].close()
+        elif len(self._kept) >= _MAX_PAUSED:
+            self._kept.pop(next(iter(self._kept)))[1].close()
+        self._kept[batch.lane, batch.number] = fence, preparation
+
+    def take(self, batch: ClaimedBatch) -> BatchPreparation | None:
+        """Return the preparation of a batch; None without one, or if another run had the batch since."""
+        fence, preparation = self._kept.pop((batch.lane, batch.number), (0, None))
+        if preparation is None or batch.fence == fence + 1:
+            return preparation
+        preparation.close()
+        return None

@@ -37,17 +37,14 @@ from recorder.sealing.batches import ClaimedBatch, SealingBatchLimits
 from recorder.sealing.cleanup import CleanupCounts, clean_up_after_sealing
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork, SealingTimes
-from recorder.sealing.lanes import Lane
 from recorder.sealing.portions import PortionLimits
-from recorder.sealing.preparation import BatchPreparation
+from recorder.sealing.preparation import BatchPreparation, PausedPreparations
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
 from recorder.tenant import GraphScope, Tenant
 
 log = logging.getLogger("recorder.sealing")
 
-#: Preparations that are kept until their lane is taken again. Those of large sessions hold much memory.
-_MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 # The memory graph imports these where it needs them.
 _LIBRARIES = ("networkx", "scipy.sparse", "sklearn.neighbors")
 
@@ -103,8 +100,7 @@ class Sealer:
         )
         self._digests = DigestPool(runtime.settings.blob_url, processes=runtime.settings.seal_processes)
         self._indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
-        #: Paused preparations with the fence of the lease under which they were paused.
-        self._paused: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
+        self._paused = PausedPreparations()
         self._touched: set[Tenant] = set()
         #: Seconds that the last `seal_batch` searched for a lane; 0 if it worked on one or raised.
         self.search_s = 0.0
@@ -321,28 +317,16 @@ class Sealer:
 
     def _pause_batch(self, work: LaneWork, preparation: BatchPreparation) -> None:
         """Release the lane before its batch is prepared, and keep the preparation to resume it."""
-        large = [key for key, (_, paused) in self._paused.items() if paused.has_large_session]
-        if preparation.has_large_session and len(large) >= _MAX_PAUSED_LARGE:
-            self._paused.pop(large[0])[1].close()
-        elif len(self._paused) >= _MAX_PAUSED:
-            self._paused.pop(next(iter(self._paused)))[1].close()
-        self._paused[work.lane, work.batch.number] = work.lease.fence, preparation
-        self._publish_paused_lanes()
+        self._paused.keep(work.batch, preparation, fence=work.lease.fence)
+        self._scheduler.paused = self._paused.lanes
         # A run that stops releases its lanes to the others at once.
         times = self._scheduler.times
         self._scheduler.pause(reserved_for=timedelta(0) if self.stopping.is_set() else times.reserved_for)
 
-    def _publish_paused_lanes(self) -> None:
-        self._scheduler.paused = frozenset(lane for lane, _ in self._paused)
-
     def _resume_batch(self, batch: ClaimedBatch) -> BatchPreparation | None:
-        """Return the paused preparation of a batch; None if another run worked on the batch since."""
-        fence, preparation = self._paused.pop((batch.lane, batch.number), (0, None))
-        self._publish_paused_lanes()
-        if preparation is None or batch.fence == fence + 1:
-            return preparation
-        preparation.close()
-        return None
+        preparation = self._paused.take(batch)
+        self._scheduler.paused = self._paused.lanes
+        return preparation
 
 
 @contextmanager

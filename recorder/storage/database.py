@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from pathlib import Path
 from typing import Any
 
-import orjson
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
-from sqlalchemy.engine.interfaces import DBAPIConnection, Dialect
+from sqlalchemy import Connection, event, inspect, text
+from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import ArgumentError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import sessionmaker
@@ -18,24 +17,12 @@ from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
 from recorder.errors import Conflict, Unavailable
-from recorder.retries import retry
 from recorder.settings import NoDeployment, Settings
-
-# WAL with FULL: every acknowledged commit was synced. secure_delete: erased rows leave no bytes behind.
-_PRAGMAS = (
-    "synchronous=FULL",
-    "busy_timeout=30000",
-    "cache_size=-4096",
-    "wal_autocheckpoint=4000",
-    "temp_store=MEMORY",
-    "secure_delete=ON",
-)
+from recorder.storage.engines import create_postgres_engine, create_sqlite_engine
 
 _ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
-_WAL_ATTEMPTS = 200
 # Writers wait as long as the truncation of the log waits for readers.
 _TRUNCATE_WAIT_MS = 200
-_WAL_PAUSE_S = 0.05
 #: A rewrite of the file waits for writers of other processes for so long.
 _REWRITE_WAIT_MS = 10_000
 _MIGRATION_LOCK = 0x5245434F52444552
@@ -83,7 +70,7 @@ class Database:
         self.url = url
         self.is_sqlite = url.startswith("sqlite")
         self.write_lock: AbstractContextManager[Any] = threading.Lock() if self.is_sqlite else nullcontext()
-        self._engine = _create_sqlite_engine(url) if self.is_sqlite else _create_postgres_engine(url)
+        self._engine = create_sqlite_engine(url) if self.is_sqlite else create_postgres_engine(url)
         self._writer = self._engine.execution_options(recorder_write=True)
         # A read sees one state of all tables: hot rows may move to the lake between two statements.
         snapshot = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
@@ -336,66 +323,5 @@ def _read_schema_revision(connection: Connection) -> str | None:
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
 
 
-def _dump_json(value: Any) -> str:
-    return orjson.dumps(value).decode()
-
-
 def _close_returned_connection(_: object, entry: ConnectionPoolEntry) -> None:
     entry.close()
-
-
-def _create_sqlite_engine(url: str) -> Engine:
-    engine = create_engine(
-        url,
-        json_serializer=_dump_json,
-        json_deserializer=orjson.loads,
-        hide_parameters=True,  # Errors are logged, and parameters hold recorded content.
-        connect_args={"check_same_thread": False, "timeout": 30},
-        pool_size=8,
-        max_overflow=40,
-    )
-
-    # An event, since the pool opens connections at times that no caller sees.
-    @event.listens_for(engine, "connect")
-    def _prepare_connection(connection: DBAPIConnection, _: object) -> None:
-        # The driver's own transaction handling is off: the hook below begins each transaction.
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        _use_wal(cursor)
-        for pragma in _PRAGMAS:
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    # An event, since SQLAlchemy begins a transaction at its first statement, in no function of ours.
-    @event.listens_for(engine, "begin")
-    def _begin_transaction(connection: Any) -> None:
-        write = connection.get_execution_options().get("recorder_write", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-    return engine
-
-
-def _use_wal(cursor: Any) -> None:
-    """Switch write-ahead logging on, a setting that the file keeps.
-
-    SQLite does not wait for this lock, which another process may hold on a new file.
-    """
-    for attempt in retry(
-        sqlite3.OperationalError, attempts=_WAL_ATTEMPTS, first_s=_WAL_PAUSE_S, longest_s=_WAL_PAUSE_S
-    ):
-        with attempt:
-            cursor.execute("PRAGMA journal_mode=WAL")
-
-
-def _create_postgres_engine(url: str) -> Engine:
-    if url.startswith("postgresql://"):
-        url = "postgresql+psycopg://" + url.removeprefix("postgresql://")
-    return create_engine(
-        url,
-        json_serializer=_dump_json,
-        json_deserializer=orjson.loads,
-        hide_parameters=True,  # Errors are logged, and parameters hold recorded content.
-        pool_size=8,
-        max_overflow=40,
-        pool_pre_ping=True,
-    )

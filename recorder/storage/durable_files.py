@@ -24,6 +24,18 @@ def sync_path_to_disk(path: str | Path) -> None:
         os.close(descriptor)
 
 
+def write_probe_file(folder: str | Path) -> None:
+    """Check that a folder takes files: write one and delete it; a missing folder is created.
+
+    Raises:
+        OSError: if it does not.
+    """
+    probe = Path(folder) / ".health"
+    probe.parent.mkdir(parents=True, exist_ok=True)
+    probe.write_bytes(b"ok")
+    probe.unlink()
+
+
 def make_durable_folder(folder: Path) -> None:
     """Create a folder and those above it, and sync their entries.
 

@@ -7,7 +7,6 @@ writes are durable once the store acknowledged them.
 import re
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from datetime import datetime
-from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
@@ -17,6 +16,7 @@ from deltalake import Transaction
 
 from recorder.errors import Unavailable
 from recorder.hashing import compute_hash_bucket
+from recorder.storage.durable_files import write_probe_file
 from recorder.storage.lake_cleanup import DeadFiles, clean_up_lake_log, delete_dead_files
 from recorder.storage.lake_files import LakeFile, read_lake_file
 from recorder.storage.lake_maintenance import LakeTimes, TableMaintenance, maintain_lake_table
@@ -323,9 +323,8 @@ class Lake:
             Unavailable: if the store does not answer.
         """
         with convert_lake_table_errors():
-            return compact_small_files(
-                self.stored_table(kind, tenant), check, at_files=self._compact_at_files
-            )
+            stored = self.stored_table(kind, tenant)
+            return compact_small_files(stored, check, at_files=self._compact_at_files)
 
     def maintain(
         self,
@@ -382,9 +381,8 @@ class Lake:
         assert _SAFE.fullmatch(tenant.workspace_id) and tenant.mode in ("live", "test")
         path = f"{self.url}/{tenant.workspace_id}/{tenant.mode}/{kind}"
         if path not in self._tables:
-            self._tables[path] = LakeTable(
-                self.url, path, LAYOUTS[kind], checkpoint_every=self._checkpoint_every
-            )
+            layout = LAYOUTS[kind]
+            self._tables[path] = LakeTable(self.url, path, layout, checkpoint_every=self._checkpoint_every)
         return self._tables[path]
 
     def ping(self) -> None:
@@ -393,13 +391,10 @@ class Lake:
         Raises:
             Unavailable: if the store cannot be written to.
         """
-        if "://" in self.url:
-            self.version("sessions", Tenant("wsp_health", "live"))
-            return
         try:
-            Path(self.url).mkdir(parents=True, exist_ok=True)
-            probe = Path(self.url) / ".health"
-            probe.write_bytes(b"ok")
-            probe.unlink()
+            if "://" in self.url:
+                self.version("sessions", Tenant("wsp_health", "live"))
+            else:
+                write_probe_file(self.url)
         except OSError as error:
             raise Unavailable("The lake") from error
