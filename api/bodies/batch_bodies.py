@@ -114,7 +114,7 @@ class EventBatches:
                 turns.release()
         else:
             batch = await read(is_large=False)
-        event_ids = [event_id for _, event_id in batch.named if is_id(event_id, "evt")]
+        event_ids = [item.id for item in batch.named if is_id(item.id, "evt")]
         if event_ids:
             async with self._lookups.of(caller.workspace_id):
                 batch.assigned = await anyio.to_thread.run_sync(self._read_assigned, session_id, event_ids)

@@ -53,6 +53,7 @@ class FrameRow(SQLModel, table=True):
     __table_args__ = (
         Index("ix_frames_order", "session_id", "t_ms", "frame_id"),
         Index("ix_frames_position", "session_id", "position"),
+        Index("ix_frames_picture", "session_id", "sha256"),
     )
 
     session_id: str = Field(primary_key=True)

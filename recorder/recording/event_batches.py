@@ -1,6 +1,6 @@
 """Event batches: masking, packing and storage of checked `POST …/events` bodies. Spec §4.1, contract §3."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -38,6 +38,16 @@ _time_decoder = msgspec.json.Decoder(TimedItem)
 _raw_decoder = msgspec.json.Decoder(EventBatchBody)
 
 
+@dataclass(frozen=True, slots=True)
+class NamedItem:
+    """An item that named itself, with the digest of what is stored of it."""
+
+    index: int
+    id: str
+    t_ms: int
+    digest: bytes
+
+
 @dataclass(slots=True)
 class EventBatch:
     """A batch of events ready to be stored."""
@@ -53,8 +63,8 @@ class EventBatch:
     range_id: str
     #: The body as it came or as it was masked, compressed.
     payload: bytes
-    #: Items that named themselves: index and id.
-    named: list[tuple[int, str]]
+    #: Items that named themselves.
+    named: list["NamedItem"]
     body: bytes
     key: IngestBatchKey | None
     #: Position of its first item, once it is stored.
@@ -110,37 +120,37 @@ class EventBatch:
 
     def _store_named(self, cursor: IngestCursor, session: tuple[str, str, str]) -> int:
         """Keep the ids that clients chose, drop items sent before; returns how many were dropped."""
-        items = _raw_decoder.decode(self.body).events
-        event_ids = [event_id for _, event_id in self.named]
+        event_ids = [item.id for item in self.named]
         known = {**self.assigned, **_read_stored_event_ids(cursor, self.session_id, event_ids)}
         fresh: list[tuple[str, str, int, bytes]] = []
         dropped: set[int] = set()
         conflicts = []
-        for index, event_id in self.named:
-            digest = hash_event_item(items[index], event_id)
-            if event_id not in known:
-                known[event_id] = digest
-                t_ms = _time_decoder.decode(items[index]).t_ms
-                fresh.append((self.session_id, event_id, t_ms, digest))
-            elif known[event_id] == digest:
-                dropped.add(index)
+        for item in self.named:
+            if item.id not in known:
+                known[item.id] = item.digest
+                fresh.append((self.session_id, item.id, item.t_ms, item.digest))
+            elif known[item.id] == item.digest:
+                dropped.add(item.index)
             else:
                 text = "This id came before with other content."
-                conflicts.append(Problem("body", f"/events/{index}/id", "event_conflict", text))
+                conflicts.append(Problem("body", f"/events/{item.index}/id", "event_conflict", text))
         # Whether the session records at all comes before conflicts, and before anything is written.
         require_recording_for_ingest(cursor, session)
         if conflicts:
             raise EventConflict(conflicts)
-        if len(dropped) < len(items):
+        if len(dropped) < self.n:
             require_minutes_for_ingest(cursor, session, self.caller.tier)
         if dropped:
-            self._keep_only([item for index, item in enumerate(items) if index not in dropped])
+            self._leave_out(dropped)
         require_room_for_ingest(cursor, session, events=self.n, frames=0, size=self.size)
         if fresh:
             cursor.many(_INSERT_KEYS, fresh)
         return len(dropped)
 
-    def _keep_only(self, items: list[msgspec.Raw]) -> None:
+    def _leave_out(self, dropped: Set[int]) -> None:
+        items = [
+            item for index, item in enumerate(_raw_decoder.decode(self.body).events) if index not in dropped
+        ]
         times = [_time_decoder.decode(item).t_ms for item in items]
         self.n = len(items)
         self.t_min, self.t_max = min(times, default=0), max(times, default=0)
@@ -239,22 +249,33 @@ def pack_event_batch(
     unnamed = len(items) - len(named)
     value = reserve_ulid_values(max(unnamed, 1))
     range_id = f"evt_{encode_ulid(value)}"
-    columns = dict(named)
+    first_id, last_id = dict(named).get(0), dict(named).get(len(items) - 1)
     return EventBatch(
         caller=caller,
         session_id=session_id,
         n=len(items),
         t_min=min(times),
         t_max=max(times),
-        first_id=columns.get(0) or range_id,
-        last_id=columns.get(len(items) - 1) or f"evt_{encode_ulid(value + unnamed - 1)}",
+        first_id=first_id or range_id,
+        last_id=last_id or f"evt_{encode_ulid(value + unnamed - 1)}",
         range_id=range_id,
         payload=_compress_batch(body),
-        named=named,
+        named=_hash_named_items(body, times, named),
         body=body if named else b"",
         key=key,
         size=len(body),
     )
+
+
+def _hash_named_items(body: bytes, times: Sequence[int], named: list[tuple[int, str]]) -> list[NamedItem]:
+    """Return the items that named themselves; hashing takes too long for the transaction that stores them."""
+    if not named:
+        return []
+    items = _raw_decoder.decode(body).events
+    return [
+        NamedItem(index, event_id, times[index], hash_event_item(items[index], event_id))
+        for index, event_id in named
+    ]
 
 
 def _compress_batch(body: bytes) -> bytes:

@@ -180,14 +180,16 @@ def _read_stored_frames(
 def _read_stored_frame_pictures(
     cursor: IngestCursor, session_id: str, digests: list[str]
 ) -> dict[str, tuple[str, int, int]]:
-    """Return the locations of pictures that this session holds; equal bytes are kept once per session."""
-    if not digests:
+    """Return the locations of pictures that this session holds; equal bytes are kept once per session.
+
+    One frame of each picture is read: all frames of a screen that does not change may show the same one.
+    """
+    distinct = list(dict.fromkeys(digests))
+    if not distinct:
         return {}
-    marks = ", ".join("?" * len(digests))
-    statement = (
-        f'SELECT sha256, object, "offset", length FROM frames WHERE session_id = ? AND sha256 IN ({marks})'  # noqa: S608
-    )
-    return {row[0]: (row[1], row[2], row[3]) for row in cursor.all(statement, (session_id, *digests))}
+    statement = " UNION ALL ".join([_FIND_PICTURE] * len(distinct))
+    parameters = [value for digest in distinct for value in (session_id, digest)]
+    return {row[0]: (row[1], row[2], row[3]) for row in cursor.all(statement, parameters)}
 
 
 def _read_frame_value_or_none(value: Any) -> Any:
@@ -199,6 +201,10 @@ def _encode_optional_frame_json(value: Any) -> str | None:
     return "null" if value is msgspec.UNSET or value is None else orjson.dumps(value).decode()
 
 
+_FIND_PICTURE = (
+    'SELECT * FROM (SELECT sha256, object, "offset", length FROM frames '
+    "WHERE session_id = ? AND sha256 = ? LIMIT 1) AS picture"
+)
 _INSERT = (
     "INSERT INTO frames (session_id, frame_id, position, t_ms, content_type, width, height, keyframe, bytes, "
     'sha256, object, "offset", length, dom_object, dom_offset, dom_length, url, active_rect, masked_rects, '

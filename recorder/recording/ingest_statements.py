@@ -43,7 +43,8 @@ _COUNTS = (
 _SIZE = f"SELECT event_count, frame_count, event_bytes + frame_bytes FROM sessions WHERE {_VISIBLE}"  # noqa: S608
 _STATUS = f"SELECT status, charged_from_ms, origin FROM sessions WHERE {_VISIBLE}"  # noqa: S608
 # A no-op UPDATE takes the row lock on PostgreSQL and costs SQLite, which holds its one lock, next to nothing.
-_LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} RETURNING id"  # noqa: S608
+# Sessions that do not record are left alone: sealing may hold their rows for seconds, and all batches wait.
+_LOCK = f"UPDATE sessions SET id = id WHERE {_VISIBLE} AND status = 'recording' RETURNING id"  # noqa: S608
 
 
 def reserve_item_positions(
@@ -190,13 +191,20 @@ def require_recording_for_ingest(cursor: IngestCursor, session: tuple[str, str, 
 
 
 def lock_session_for_ingest(cursor: IngestCursor, session: tuple[str, str, str]) -> None:
-    """Hold the session's row, so that ids can be looked up before positions are drawn.
+    """Hold the row of a session that records, so that ids can be looked up before positions are drawn.
+
+    One that does not record takes no items, and its row is not held.
 
     Raises:
         NotFound: if the caller has no such session.
     """
-    if not cursor.all(_LOCK, session):
-        raise NotFound("session")
+    while not cursor.all(_LOCK, session):
+        rows = cursor.all(_STATUS, session)
+        if not rows:
+            raise NotFound("session")
+        if rows[0][0] != "recording":
+            return
+        # It was started between the two statements.
 
 
 class RepeatedAnswer(bytes):

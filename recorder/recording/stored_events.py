@@ -19,6 +19,7 @@ from sqlmodel import col, select
 from recorder.hashing import canonical_json
 from recorder.ids import decode_ulid, encode_ulid
 from recorder.models.event import EventBatchBody, EventBatchRow
+from recorder.storage.limited_reads import check_read_time
 
 #: `(t_ms, id)` of an event; with an empty id it stands before every event of that time.
 EventSortKey = tuple[int, str]
@@ -157,6 +158,7 @@ def _merge_stored_event_batches(
     waiting: list[Entry] = []
     searched, most = 0, SEARCHED_BATCHES if wanted.types else None
     for chunk in _read_stored_batch_headers(db, session_id, after, wanted):
+        check_read_time(db)
         yield from _pop_stored_events_before(waiting, chunk[0].t_min)
         if most is not None and searched >= most and chunk[0].t_min > (after[0] if after else 0):
             yield (chunk[0].t_min, "")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -296,6 +297,12 @@ def _cut_blob_into_pieces(parts: Sequence[bytes | memoryview]) -> Iterator[memor
             yield view[start : start + _SYNCED_BYTES]
 
 
+def _write_whole_piece(file: FileIO, piece: memoryview) -> None:
+    """Write all bytes of a piece: the write that fills a disk takes only some, the next one raises."""
+    while piece:
+        piece = piece[file.write(piece) :]
+
+
 def _write_object_durably(path: Path, *parts: bytes | memoryview) -> None:
     """Write a temporary file, sync it, rename it and sync the folders: the object is complete or absent."""
     make_durable_folder(path.parent)
@@ -305,7 +312,8 @@ def _write_object_durably(path: Path, *parts: bytes | memoryview) -> None:
         with os.fdopen(descriptor, "wb", buffering=0) as file:
             unsynced = 0
             for piece in _cut_blob_into_pieces(parts):
-                unsynced += file.write(piece)
+                _write_whole_piece(file, piece)
+                unsynced += len(piece)
                 if unsynced >= _SYNCED_BYTES:
                     os.fdatasync(file.fileno())
                     unsynced = 0

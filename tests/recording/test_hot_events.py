@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlmodel import col, select
 
+from recorder.errors import ReadTooLong
 from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow
 from recorder.recording import stored_events
 from recorder.recording.session_stops import stop_session
 from recorder.recording.stored_events import EventRecord, decode_stored_event_batch, read_stored_events
 from recorder.runtime import Runtime
+from recorder.storage.limited_reads import limited_read
 from tests.support.recorded_sessions import Desk, open_desk, session_row
 
 #: A batch is the times of its items, each with whether the item names itself.
@@ -139,6 +141,13 @@ def test_a_page_of_batches_that_all_overlap_builds_few_events(
     with runtime.database.transaction(write=False) as db:
         page, _ = read_stored_events(db, session_id, limit=2)
     assert [record.t_ms for record in page] == [0, 0] and len(built) <= 4
+
+
+def test_a_page_that_takes_too_long_is_ended_while_it_decodes(runtime: Runtime, decoded: list[int]) -> None:
+    session_id = store(runtime, [[(0, False), (9, False)]] * 100)
+    with limited_read(runtime.database, limit_s=0.0) as db, pytest.raises(ReadTooLong):
+        read_stored_events(db, session_id, limit=1)
+    assert len(decoded) < 100
 
 
 def test_the_last_mark_among_events_is_found_whatever_else_they_hold(runtime: Runtime, desk: Desk) -> None:

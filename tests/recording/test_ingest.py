@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from recorder.access.rate_tiers import TIERS
-from recorder.errors import NotFound, Unavailable
+from recorder.errors import NotFound, SessionNotRecording, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.ingest import IngestCursor, IngestWriter
@@ -217,5 +217,18 @@ def test_the_writer_goes_on_after_the_server_hung_up(postgres: str) -> None:
     (lost,) = submit(writer, [Note(session_id)])
     assert isinstance(lost, Unavailable)
     assert submit(writer, [Note(session_id)]) == [b"2"]
+    writer.close()
+    database.close()
+
+
+@pytest.mark.parametrize("status", ["stopped", "sealed"])
+def test_the_row_of_a_session_that_does_not_record_is_not_waited_for(postgres: str, status: str) -> None:
+    """Sealing holds such rows for seconds, and all batches of the process would wait behind one."""
+    database = Database(create_database(postgres))
+    writer, session_id = IngestWriter(database), make_session(database, status=status)
+    with database.transaction(write=True) as db:
+        db.connection().execute(text("SELECT id FROM sessions FOR UPDATE"))
+        (refused,) = submit(writer, [Note(session_id)])
+    assert isinstance(refused, SessionNotRecording)
     writer.close()
     database.close()

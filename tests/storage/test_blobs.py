@@ -1,6 +1,8 @@
 """Objects by key: whole or not at all, durable before `put` returns. Design §3."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from itertools import pairwise
@@ -141,6 +143,26 @@ def test_a_failed_put_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: py
     with pytest.raises(Unavailable):
         blobs.put("a", b"x")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_put_that_fills_the_disk_is_refused(tmp_path: Path) -> None:
+    """A process that may write 100,000 bytes to a file: the kernel takes a part of what is more."""
+    program = f"""
+import resource, sys
+from recorder.errors import Unavailable
+from recorder.storage.blobs import Blobs
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+blobs = Blobs({str(tmp_path / "store")!r})
+blobs.put("fits", bytes(100_000))
+try:
+    blobs.put("cut", bytes(150_000))
+except Unavailable:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["refused"]
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["fits"]
+    assert len(Blobs(str(tmp_path / "store")).get("fits")) == 100_000
 
 
 def test_a_store_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
