@@ -6,9 +6,10 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, NamedTuple
+
+from recorder.lazy_property import lazy_property
 
 HIDDEN_TEXT = "•••"
 #: Shorter values are parts of too many words; they are hidden only as the value of a field.
@@ -42,7 +43,7 @@ class _HiddenInput:
     text: str = field(repr=False)
     shown: str
 
-    @cached_property
+    @lazy_property
     def reduced(self) -> str:
         return _reduce_input_text(self.text).text
 

@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 from urllib.parse import unquote
 
@@ -15,6 +14,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from recorder import clock
+from recorder.lazy_property import lazy_property
 from recorder.storage.lake_schemas import PARTITIONS, TableLayout
 
 #: Bytes of one row group before compression, which a writer holds in memory.
@@ -230,12 +230,12 @@ class LakeRowFilter:
             return False
         return self.from_t_ms is None or (earliest is not None and earliest >= self.from_t_ms)
 
-    @cached_property
+    @lazy_property
     def _ordered(self) -> list[tuple[int, str]]:
         """Buckets and ids in order."""
         return sorted((bucket, session_id) for session_id, bucket in self.sessions.items())
 
-    @cached_property
+    @lazy_property
     def _ids(self) -> pa.Array:
         return pa.array(self.sessions, pa.string())
 

@@ -1,12 +1,15 @@
 """Questions to the structure of a graph: loops, what no success gets round, the likeliest way. Spec §2.6."""
 
+import threading
 from collections.abc import Sequence
-from itertools import permutations
+from itertools import pairwise, permutations
 from random import Random
 
 import networkx as nx
 import pytest
 
+from recorder.lazy_property import lazy_property
+from recorder.memory.views.dominators import find_immediate_dominators
 from recorder.memory.views.graph_view import graph_view_of
 from recorder.memory.views.networkx_graph import END, START, Network, network_of
 from tests.support.graph_columns import INVOICES, Way, columns_of, invoices, view_for
@@ -75,6 +78,49 @@ def test_skipped_nodes_are_those_of_a_climb_in_any_graph() -> None:
                 before = above[before]
             is_skipped = needed not in (START, node) and needed not in climbed
             assert succeeding.skips_required(node, next_node) == is_skipped
+
+
+def test_dominators_are_those_of_networkx_in_any_graph() -> None:
+    chance = Random(8)
+    for size in [*range(1, 10)] * 30 + [60, 200]:
+        graph = nx.gnm_random_graph(size, 3 * size, seed=chance.randrange(2**32), directed=True)
+        named = nx.relabel_nodes(graph, str)
+        expected = {**nx.immediate_dominators(named, "0"), "0": "0"}
+        assert find_immediate_dominators(named.adj, "0") == expected
+
+
+def test_dominators_of_a_graph_that_takes_an_iteration_long() -> None:
+    """Sixteen sessions can record it; the iteration of NetworkX goes 600 times round 1,400 nodes."""
+    chain, joins = [f"c{n}" for n in range(20_000)], [f"j{n}" for n in range(20_000)]
+    successors = {"start": [chain[0], *joins]}
+    successors |= {above: [below] for above, below in pairwise(chain)}
+    successors[chain[-1]] = joins
+    successors |= {below: [above] for above, below in pairwise(joins)}
+    found = find_immediate_dominators(successors, "start")
+    assert {found[node] for node in joins} == {"start"}
+    assert [found[node] for node in chain] == ["start", *chain[:-1]]
+
+
+def test_one_graph_waits_for_no_other() -> None:
+    """`functools.cached_property` of Python 3.11 has one lock for all graphs."""
+    began, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        @lazy_property
+        def value(self) -> int:
+            """Return 1, at once or when it may."""
+            if threading.current_thread() is not threading.main_thread():
+                began.set()
+                assert may_end.wait(10)
+            return 1
+
+    one, other = Slow(), Slow()
+    waiting = threading.Thread(target=lambda: one.value)
+    waiting.start()
+    assert began.wait(10) and other.value == 1
+    may_end.set()
+    waiting.join()
+    assert vars(one) == vars(other) == {"value": 1}
 
 
 def test_the_likeliest_way_leads_from_start_to_end() -> None:

@@ -10,7 +10,6 @@ import io
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,6 +27,7 @@ from recorder.exports.destinations.base import (
 )
 from recorder.exports.destinations.hashed_files import HashedFile, raise_export_write_error
 from recorder.ids import new_id
+from recorder.lazy_property import lazy_property
 
 #: `<this>/<workspace id>` is the key of the object, whose content does not matter.
 CLAIMS = "recorder-workspaces"
@@ -75,7 +75,7 @@ class ObjectStoreDestination(Destination):
         self._bucket = bucket
         self._patience = patience
 
-    @cached_property
+    @lazy_property
     def _store(self) -> ObjectStoreClient:
         """Store, opened when it is first needed; a probe opens its own, with shorter time limits."""
         return self._open_store(self._patience)

@@ -5,7 +5,6 @@ step can be repeated. The manifest is written last: it makes the files a dataset
 """
 
 import logging
-from functools import cached_property
 
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
@@ -41,6 +40,7 @@ from recorder.exports.runner.incremental import (
 )
 from recorder.exports.runner.replayability_wait import wait_for_replayability
 from recorder.exports.runner.shard_store import ShardStore, make_task_of_stored_plan
+from recorder.lazy_property import lazy_property
 from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.export_request import SplitRule
 from recorder.plurals import format_count
@@ -273,7 +273,7 @@ class _ExportRun:
                 log.info("export %s is planned again: %r", self._export.id, error)
         return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
 
-    @cached_property
+    @lazy_property
     def _parent(self) -> Parent | None:
         """Parent export of the plan, if its files still exist."""
         parent_id = self._shard_store.lineage().parent_id

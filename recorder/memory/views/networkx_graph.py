@@ -8,7 +8,6 @@ service that draws no graph does not pay for it. Spec §2.6.
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cached_property
 from math import log
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 from cachetools import LRUCache
 
 from recorder.hashing import compute_sha256
+from recorder.lazy_property import lazy_property
 from recorder.memory.graph.arrays import Bools, Ints
 from recorder.memory.graph.capacity import compute_act_beyond_capacity
 from recorder.memory.graph.counted_outcomes import OUTCOMES
@@ -27,6 +27,7 @@ from recorder.memory.graph.directly_follows import (
 )
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
+from recorder.memory.views.dominators import find_immediate_dominators
 
 Counts = tuple[int, int, int]
 #: Ids of the two nodes that stand for where sessions begin and end.
@@ -72,9 +73,9 @@ class Network:
         """Number of nodes and edges."""
         return len(self.graph) + int(self.graph.number_of_edges())
 
-    @cached_property
+    @lazy_property
     def loops(self) -> tuple[tuple[str, ...], ...]:
-        """Groups of nodes that sessions can go round in, the largest first, each sorted by id."""
+        """Return groups of nodes that sessions can go round in, the largest first, each sorted by id."""
         import networkx as nx
 
         groups = [
@@ -84,7 +85,7 @@ class Network:
         ]
         return tuple(sorted(groups, key=lambda component: (-len(component), component)))
 
-    @cached_property
+    @lazy_property
     def required_nodes(self) -> tuple[str, ...]:
         """Nodes on every way to success, from start to end: the dominators of the end."""
         return tuple(reversed([node for node in self._climb(END) if node not in (START, END)]))
@@ -97,19 +98,16 @@ class Network:
         first, last = self._dominated[needed]
         return not first <= self._dominated[node][0] <= last
 
-    @cached_property
+    @lazy_property
     def _dominators(self) -> dict[str, str]:
         """Immediate dominators in the graph of the edges that successful sessions took."""
-        import networkx as nx
+        succeeded: dict[str, list[str]] = {}
+        for source, target, outcomes in self.graph.edges(data="outcomes"):
+            if outcomes[0] > 0 and (source, target) != (START, END):
+                succeeded.setdefault(source, []).append(target)
+        return find_immediate_dominators(succeeded, START) if START in succeeded else {}
 
-        succeeded = nx.DiGraph(
-            (source, target)
-            for source, target, outcomes in self.graph.edges(data="outcomes")
-            if outcomes[0] > 0 and (source, target) != (START, END)
-        )
-        return dict(nx.immediate_dominators(succeeded, START)) if START in succeeded else {}
-
-    @cached_property
+    @lazy_property
     def _dominated(self) -> dict[str, tuple[int, int]]:
         """Position of each node in preorder of the dominator tree, and the last one of those it dominates."""
         import networkx as nx
@@ -130,7 +128,7 @@ class Network:
             yield node
             node = self._dominators[node]
 
-    @cached_property
+    @lazy_property
     def likeliest_path(self) -> tuple[str, ...]:
         """Likeliest way from start to end, without the two; empty where there is none.
 

@@ -6,11 +6,11 @@ is drawn around them (a visibility graph), nearer to them where nodes are close 
 """
 
 from collections.abc import Iterable
-from functools import cached_property
 from math import hypot
 
 import numpy as np
 
+from recorder.lazy_property import lazy_property
 from recorder.memory.graph.arrays import Bools, Floats
 from recorder.memory.views.curves import (
     Curve,
@@ -97,9 +97,9 @@ class _Router:
                 return bow
         return self._go_round(source, target, usual) or self._narrow._go_round(source, target, usual) or usual
 
-    @cached_property
+    @lazy_property
     def _narrow(self) -> "_Router":
-        """The same for lines between nodes that are close to each other."""
+        """Return a router for lines between nodes that are close to each other."""
         return _Router(self._layout, _LEAST_CLEARANCE)
 
     def _is_clear(self, curve: Curve, edge: ViewEdge) -> bool:
@@ -110,7 +110,7 @@ class _Router:
         ends = [self._number[end] for end in (edge.source, edge.target) if end is not None]
         return not np.delete(find_crossed_boxes(points, self._circles), ends).any()
 
-    @cached_property
+    @lazy_property
     def _corners(self) -> Floats:
         """Corners of the boxes, a little outside of them, that are in no other box."""
         distance = self._clearance + _CORNER
