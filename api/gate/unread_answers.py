@@ -1,12 +1,15 @@
 """Deadline for clients that do not read their answer, and a cap on the bytes that they leave. Contract §1."""
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from api.gate.held_bytes import HeldBytes
 
 #: Fewer bytes of a connection are not counted, which spares short answers the time.
 _COUNTED_BYTES = 16_384
+_UNSENT_BYTES = 16_384
 
 
 class UnreadAnswer:
@@ -40,6 +43,7 @@ class UnreadAnswer:
         self.reset = reset
         self._find_owner = find_owner
         self._timer: asyncio.TimerHandle | None = None
+        _limit_unsent_bytes(transport)
 
     def count_bytes(self) -> int:
         """Return how many bytes are left."""
@@ -77,6 +81,18 @@ class UnreadAnswer:
             self.reset()
         else:
             self.watch()
+
+
+def _limit_unsent_bytes(transport: asyncio.Transport) -> None:
+    """Let the kernel take bytes again as soon as few are unsent, so that a client that reads is seen to read.
+
+    Linux would wait until a third of its buffer is free, which grows to megabytes: a client that reads 64 kB
+    in each second would count as one that reads nothing for ten seconds.
+    """
+    connection = transport.get_extra_info("socket")
+    if connection is not None and connection.family != socket.AF_UNIX:
+        with suppress(OSError, AttributeError):  # closed already, or a system without the option
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
 def _do_nothing() -> None:

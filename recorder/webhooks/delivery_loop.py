@@ -149,10 +149,11 @@ class DeliveryLoop:
     def _visit_database(self, outcomes: list[DeliveryResult]) -> _LoopTurn:
         """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
-        now = clock.now()
-        if not outcomes and not self._has_work(now):
+        if not outcomes and not self._has_work(clock.now()):
             return _LoopTurn()
         with self._database.transaction(write=True) as db:
+            # It may have waited as long for the database's lock as an attempt has time.
+            now = clock.now()
             self._dispatcher.note_ended(settle_delivery_attempts(db, self._schedule, outcomes, now=now))
             has_more = self._dispatcher.dispatch(db)
             queues = list_due_queues(db, now_ms=clock.to_ms(now))

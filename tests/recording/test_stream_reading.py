@@ -14,7 +14,7 @@ from recorder.recording import item_reads
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.catch_up import Opening, SealedCatchUp, StreamStart, find_stream_opening
-from recorder.recording.streams.poll import POSITIONS, Advance, poll_session_advances
+from recorder.recording.streams.poll import POLLED_BYTES, POSITIONS, Advance, poll_session_advances
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
@@ -117,6 +117,28 @@ def test_a_look_takes_so_many_positions_and_says_that_more_wait(runtime: Runtime
         assert advance.has_more == (advance.position < 633) and len(positions(advance)) <= POSITIONS
         position = advance.position
     assert polled == list(range(2, 634))
+
+
+def test_a_poll_ends_after_a_bounded_number_of_bytes(runtime: Runtime, desk: Desk) -> None:
+    text = "x" * 60_000
+    ids = [desk.record(events=[item(0)], is_stopped=False) for _ in range(2)]
+    for session_id in ids:
+        for n in range(4):
+            desk.add_events(session_id, *[item(n, title=text)] * 9)
+            desk.add_frames(session_id, frame(n, n))
+    read: dict[str, list[int]] = {session_id: [] for session_id in ids}
+    after = dict.fromkeys(ids, 0)
+    while True:
+        advances = poll(runtime, **after)
+        for session_id, advance in advances.items():
+            sizes = [len(message[2]) for segment in advance.segments for message in segment.messages]
+            assert sum(sizes[:-1]) < POLLED_BYTES
+            read[session_id] += positions(advance)
+            assert advance.has_more == (advance.position < 43)
+            after[session_id] = advance.position
+        if not any(advance.has_more for advance in advances.values()):
+            break
+    assert read == {session_id: list(range(1, 44)) for session_id in ids}
 
 
 def test_a_look_at_many_sessions_asks_as_often_as_at_one(runtime: Runtime, desk: Desk) -> None:

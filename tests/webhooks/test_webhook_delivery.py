@@ -7,12 +7,13 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import orjson
 import pytest
 
-from recorder import verify_signature
+from recorder import clock, verify_signature
 from recorder.access.keys import create_workspace
 from recorder.audit.log import Origin
 from recorder.models.webhook import WebhookCreate, WebhookCreated
@@ -110,6 +111,26 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(database: Database, workspac
             wait_for(lambda: statuses(database, swift) == ["succeeded"] * 10)
             assert not {"succeeded", "failed"} & set(statuses(database, stuck))
             release.set()
+
+
+def test_an_attempt_begins_once_the_database_is_free(tmp_path: Path) -> None:
+    """Begun before a long wait, its lease would be over: it would count as lost, and be sent again."""
+    database = Database(create_file(tmp_path))
+    with database.transaction(write=True) as db:
+        workspace_id = create_workspace(db, "acme", region="us", secret=b"tests").workspace_id
+    with running_receiver(TAKEN) as receiver:
+        webhook = webhook_to(database, workspace_id, receiver)
+        put_event(database, workspace_id=workspace_id)
+        with closing(database.raw_connection()) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with running_loop(database):
+                time.sleep(4 * POLL_S)
+                free_ms = clock.now_ms()
+                other.execute("COMMIT")
+                wait_for(lambda: statuses(database, webhook) == ["succeeded"])
+    [row] = attempts(database, webhook.id)
+    assert row.begun_ms is not None and row.begun_ms >= free_ms
+    database.close()
 
 
 def test_two_loops_share_the_work_and_send_nothing_twice(database: Database, workspace_id: str) -> None:

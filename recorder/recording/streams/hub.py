@@ -38,8 +38,10 @@ log = logging.getLogger(__name__)
 
 _Result = TypeVar("_Result")
 
-# Threads that open streams and read for slow readers; polls have their own thread and never wait for these.
+# Threads that open streams; polls, and reads for slow readers, have their own and wait for none of these.
 _THREADS = 4
+# Sessions of one transaction of a poll: the messages of all of them are in memory.
+_POLLED_SESSIONS = 64
 # The pause after a poll: at most twenty polls a second, however busy the sessions are.
 _GATHER_S = 0.05
 # A write that hangs when the service stops is aborted after this.
@@ -145,7 +147,7 @@ class Hub:
                 feed,
                 caller.key_id,
                 opening.position,
-                self._read_after,
+                partial(self._read_after, caller.workspace_id),
                 replay=replay,
                 on_caught_up=held.pop_all().close,
             )
@@ -224,17 +226,17 @@ class Hub:
 
     async def _poll(self, session_ids: Iterable[str]) -> bool:
         """Read the new rows of sessions, and wake their readers; return whether more rows wait."""
-        positions = {item: self._feeds[item].position for item in session_ids if item in self._feeds}
-        if not positions:
-            return False
-        advances = await self._run_transaction(
-            lambda db: poll_session_advances(db, positions), self._poll_thread
-        )
-        for session_id, advance in advances.items():
-            feed = self._feeds.get(session_id)
-            if feed is not None:
-                feed.apply(advance)
-        unfinished = [session_id for session_id, advance in advances.items() if advance.has_more]
+        positions = [(item, self._feeds[item].position) for item in session_ids if item in self._feeds]
+        unfinished: list[str] = []
+        for start in range(0, len(positions), _POLLED_SESSIONS):
+            polled = dict(positions[start : start + _POLLED_SESSIONS])
+            work = partial(poll_session_advances, positions=polled)
+            for session_id, advance in (await self._run_transaction(work, self._poll_thread)).items():
+                feed = self._feeds.get(session_id)
+                if feed is not None:
+                    feed.apply(advance)
+                if advance.has_more:
+                    unfinished.append(session_id)
         self._wake_feeds(unfinished)
         return bool(unfinished)
 
@@ -249,11 +251,10 @@ class Hub:
             if reader.key_id in refused:
                 reader.cut(refused[reader.key_id])
 
-    async def _read_after(self, session_id: str, position: int) -> Advance:
-        """Read the messages after a position that the feed no longer holds."""
-        advances: Mapping[str, Advance] = await self._run_transaction(
-            lambda db: poll_session_advances(db, {session_id: position})
-        )
+    async def _read_after(self, workspace_id: str, session_id: str, position: int) -> Advance:
+        """Read the messages after a position that the feed no longer holds; workspaces take turns."""
+        read = partial(self._transact, lambda db: poll_session_advances(db, {session_id: position}))
+        advances: Mapping[str, Advance] = await self._whole_reads.run(workspace_id, read)
         return advances[session_id]
 
     async def _run_transaction(

@@ -4,7 +4,8 @@ Every position of a session belongs to one event, frame, tag or status change, a
 order. So messages are complete if no position is missing; a missing one was swept into the lake.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,18 +28,22 @@ from recorder.recording.streams.messages import (
     make_stream_message,
 )
 
-#: Positions of a session that one poll reads; the next poll reads on from there.
+#: Positions of a session that one poll reads, and bytes of its messages after which it ends; the next poll
+#: reads on from there.
 POSITIONS = 500
+POLLED_BYTES = 1024 * 1024
+#: Batches of events that are in memory at a time; each may hold 6.5 MB.
+_BATCHES = 4
 
 # Positions that sessions were read to, as a table: the statements do not depend on the number of sessions.
 _CURSORS = {
     "sqlite": (
-        "SELECT json_extract(value, '$[0]') AS session_id, json_extract(value, '$[1]') AS after "
-        "FROM json_each(:cursors)"
+        "SELECT json_extract(value, '$[0]') AS session_id, json_extract(value, '$[1]') AS after, "
+        "json_extract(value, '$[2]') AS until FROM json_each(:cursors)"
     ),
     "postgresql": (
-        "SELECT value->>0 AS session_id, CAST(value->>1 AS BIGINT) AS after "
-        "FROM json_array_elements(CAST(:cursors AS JSON)) AS value"
+        "SELECT value->>0 AS session_id, CAST(value->>1 AS BIGINT) AS after, "
+        "CAST(value->>2 AS BIGINT) AS until FROM json_array_elements(CAST(:cursors AS JSON)) AS value"
     ),
 }
 
@@ -63,11 +68,8 @@ class _PolledSession(NamedTuple):
     session_id: str
     after: int
     last_position: int
-
-    @property
-    def until(self) -> int:
-        """Return the last position that this poll reads."""
-        return min(self.last_position, self.after + POSITIONS)
+    #: The last position that this poll reads.
+    until: int
 
     def select(self, messages: list[Message]) -> list[Message]:
         """Return the messages that this poll reads."""
@@ -92,8 +94,9 @@ def poll_session_advances(db: DbSession, positions: Mapping[str, int]) -> dict[s
         advance = advances[session_id]
         advance.is_gone, advance.is_sealed = deleted_at is not None, status == "sealed"
         if not advance.is_gone and last_position > advance.position:
-            unread.append(_PolledSession(session_id, advance.position, last_position))
-    for watched, messages in zip(unread, _poll_session_messages(db, unread), strict=True):
+            until = min(last_position, advance.position + POSITIONS)
+            unread.append(_PolledSession(session_id, advance.position, last_position, until))
+    for watched, messages in _poll_session_messages(db, unread):
         _add_polled_segments(advances[watched.session_id], watched, messages)
     return advances
 
@@ -124,15 +127,13 @@ def _poll_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterabl
     return db.connection().execute(statement, _make_poll_parameters(positions.items()))
 
 
-def _poll_session_messages(db: DbSession, unread: list[_PolledSession]) -> list[list[Message]]:
-    """Return the messages of each session, by position; most sessions have only got events."""
+def _poll_session_messages(
+    db: DbSession, unread: list[_PolledSession]
+) -> Iterator[tuple[_PolledSession, list[Message]]]:
+    """Yield the sessions with their messages, by position; most sessions have only got events."""
     if not unread:
-        return []
-    messages: dict[str, list[Message]] = {watched.session_id: [] for watched in unread}
-    for session_id, first_position, first_id, payload in _poll_event_batches(db, unread):
-        messages[session_id] += make_stream_event_messages(first_position, first_id, payload)
-    for watched in unread:
-        messages[watched.session_id] = watched.select(messages[watched.session_id])
+        return
+    messages, unread = _poll_event_messages(db, unread)
     # Positions that no batch of events holds belong to frames, tags or status changes.
     others = [
         watched for watched in unread if len(messages[watched.session_id]) < watched.until - watched.after
@@ -144,11 +145,48 @@ def _poll_session_messages(db: DbSession, unread: list[_PolledSession]) -> list[
             messages[tag.session_id].append(make_tag_message(tag))
         for status in _poll_table_rows(db, SessionStatusRow, others):
             messages[status.session_id].append(make_status_message(status))
-    return [sorted(messages[watched.session_id]) for watched in unread]
+    for watched in unread:
+        yield _limit_polled_bytes(watched, sorted(messages[watched.session_id]))
+
+
+def _poll_event_messages(
+    db: DbSession, unread: list[_PolledSession]
+) -> tuple[dict[str, list[Message]], list[_PolledSession]]:
+    """Return the events of each session, and the sessions, some of which end earlier: for their bytes."""
+    sessions = {watched.session_id: watched for watched in unread}
+    messages: dict[str, list[Message]] = {session_id: [] for session_id in sessions}
+    full: set[str] = set()
+    for session_id, first_position, first_id, payload in _poll_event_batches(db, unread):
+        if session_id in full:
+            continue
+        watched = sessions[session_id]
+        read = watched.select(make_stream_event_messages(first_position, first_id, payload))
+        messages[session_id] += read
+        if sum(len(item[2]) for item in messages[session_id]) < POLLED_BYTES:
+            continue
+        # Rows of other tables between these events are read, later ones are not.
+        watched = watched._replace(until=read[-1][0])
+        sessions[session_id], messages[session_id] = _limit_polled_bytes(watched, messages[session_id])
+        full.add(session_id)
+        if len(full) == len(sessions):
+            break
+    return messages, list(sessions.values())
+
+
+def _limit_polled_bytes(
+    watched: _PolledSession, messages: list[Message]
+) -> tuple[_PolledSession, list[Message]]:
+    """Return the session and its messages up to the size of a poll."""
+    size = 0
+    for count, (position, _, data) in enumerate(messages, start=1):
+        size += len(data)
+        if size >= POLLED_BYTES:
+            return watched._replace(until=position), messages[:count]
+    return watched, messages
 
 
 def _poll_event_batches(db: DbSession, unread: list[_PolledSession]) -> Iterable[Any]:
-    """Return the batches of events that hold the positions of this poll."""
+    """Return the batches of events that hold the positions of this poll, each session's in their order."""
     cursors, first, n = _make_poll_cursor_table(db), col(EventBatchRow.first_position), col(EventBatchRow.n)
     statement = (
         select(
@@ -160,10 +198,14 @@ def _poll_event_batches(db: DbSession, unread: list[_PolledSession]) -> Iterable
         .join(cursors, col(EventBatchRow.session_id) == cursors.c.session_id)
         # The batch that holds `after` may hold later positions too.
         .where(first > cursors.c.after - limits.EVENTS_PER_BATCH, first + n > cursors.c.after + 1)
-        .where(first <= cursors.c.after + POSITIONS)
+        .where(first <= cursors.c.until)
         .order_by(first)
     )
-    return db.connection().execute(statement, _make_poll_parameters(unread))
+    options = {"yield_per": _BATCHES}
+    with closing(
+        db.connection().execute(statement, _make_poll_parameters(unread), execution_options=options)
+    ) as rows:
+        yield from rows
 
 
 def _poll_table_rows(
@@ -174,19 +216,20 @@ def _poll_table_rows(
     statement = (
         select(table)
         .join(cursors, col(table.session_id) == cursors.c.session_id)
-        .where(position > cursors.c.after, position <= cursors.c.after + POSITIONS)
+        .where(position > cursors.c.after, position <= cursors.c.until)
     )
     return db.execute(statement, _make_poll_parameters(unread)).scalars()
 
 
 def _make_poll_cursor_table(db: DbSession) -> Subquery:
     statement = text(_CURSORS[db.get_bind().dialect.name])
-    return statement.columns(session_id=String, after=BigInteger).subquery("cursors")
+    columns = {"session_id": String, "after": BigInteger, "until": BigInteger}
+    return statement.columns(**columns).subquery("cursors")
 
 
 def _make_poll_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
-    """Return the statement's parameters: each session with the position after which it is read."""
-    return {"cursors": orjson.dumps([session[:2] for session in watched]).decode()}
+    """Return the statement's parameters: each session with the positions between which it is read."""
+    return {"cursors": orjson.dumps([(*session[:2], session[-1]) for session in watched]).decode()}
 
 
 def _add_polled_segments(advance: Advance, watched: _PolledSession, messages: list[Message]) -> None:
