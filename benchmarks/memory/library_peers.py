@@ -9,9 +9,10 @@ import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
+import networkx as nx
 import numpy as np
 from scipy.sparse import csr_array, hstack
 from sklearn.cluster import AgglomerativeClustering
@@ -28,6 +29,7 @@ from recorder.memory.graph.arrays import Ints
 from recorder.memory.graph.features import GRAINS, FeatureCounts
 from recorder.memory.graph.inverted_index import InvertedIndex
 from recorder.memory.graph.nodes import MERGE_JACCARD, MergeCandidate, Node, find_merged_nodes
+from recorder.memory.views.dominators import find_immediate_dominators
 from recorder.memory.views.formats import format_graph_as_dot
 from recorder.memory.views.graph_view import GraphView, graph_view_of
 from recorder.memory.views.layout import lay_out_graph
@@ -38,6 +40,8 @@ _SESSIONS, _QUICK_SESSIONS = 10_000, 3_000
 _LOOKED_UP = 200
 #: Screens of one act that are merged.
 _SCREENS = 400
+#: Steps of the chain, and joins, of the graph whose dominators are computed.
+_CHAIN = 300
 
 Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
@@ -68,6 +72,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
             "SciPy",
         ),
         "screens merged by average linkage": (_linkages(), "AgglomerativeClustering"),
+        "dominators": (_dominators(), "NetworkX"),
     }
     if shutil.which("dot"):
         pairs["layout of a drawing"] = (_layouts(view), "Graphviz")
@@ -190,6 +195,24 @@ def _linkages() -> Pair:
         return linkage.fit_predict(pairwise_distances(held, metric="jaccard"))
 
     return lambda: find_merged_nodes(shown), link
+
+
+def _dominators() -> Pair:
+    """Return the dominators of a graph that ten sessions can record.
+
+    A chain ends at many joins, which the start leads to as well; beside it a ladder is gone up and down.
+    """
+    chain = [f"chain {number}" for number in range(_CHAIN)]
+    joins = [f"join {number}" for number in range(_CHAIN)]
+    ladder = [f"ladder {number}" for number in range(_CHAIN)]
+    edges = [("start", chain[0]), *pairwise(chain), *((chain[-1], join) for join in joins)]
+    edges += [*(("start", join) for join in joins), (chain[0], ladder[0]), ("start", ladder[-1])]
+    edges += [*pairwise(ladder), *pairwise(reversed(ladder))]
+    graph = nx.DiGraph(edges)
+    return (
+        lambda: find_immediate_dominators(graph.adj, "start"),
+        lambda: nx.immediate_dominators(graph, "start"),
+    )
 
 
 def _layouts(view: GraphView) -> Pair:
