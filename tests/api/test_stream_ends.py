@@ -51,6 +51,28 @@ def test_an_ended_stream_is_replayed_resumed_and_over(
     assert heard_all(streamer, session_id, Last_Event_ID="5").ids == [6, 6]
 
 
+def test_a_session_that_cannot_be_read_ends_its_own_streams_alone(
+    stream_service: StreamService, streamer: Streamer
+) -> None:
+    damaged, whole = streamer.make_session(), streamer.make_session()
+    with listening(streamer, damaged) as ended, listening(streamer, whole) as heard:
+        execute(
+            stream_service.runtime,
+            "INSERT INTO event_batches "
+            "(session_id, first_position, n, t_min, t_max, first_id, received_ms, payload) "
+            "VALUES (:session_id, 3, 1, 0, 0, 'evt_a', 0, :payload)",
+            session_id=damaged,
+            payload=b"damaged",
+        )
+        execute(stream_service.runtime, "UPDATE sessions SET last_position = 3 WHERE id = :id", id=damaged)
+        streamer.post(f"/v1/sessions/{whole}/tags", name="good")
+        wait_for(lambda: ended.is_over)
+        wait_for(lambda: heard.ids == [3])
+        streamer.post(f"/v1/sessions/{whole}/tags", name="better")
+        wait_for(lambda: heard.ids == [3, 4])
+    assert ended.messages == []
+
+
 def test_a_deleted_session_ends_its_streams(streamer: Streamer) -> None:
     session_id = streamer.make_session()
     with listening(streamer, session_id) as heard, streamer.connect(session_id) as socket:

@@ -230,8 +230,7 @@ class Hub:
         unfinished: list[str] = []
         for start in range(0, len(positions), _POLLED_SESSIONS):
             polled = dict(positions[start : start + _POLLED_SESSIONS])
-            work = partial(poll_session_advances, positions=polled)
-            for session_id, advance in (await self._run_transaction(work, self._poll_thread)).items():
+            for session_id, advance in (await self._poll_sessions(polled)).items():
                 feed = self._feeds.get(session_id)
                 if feed is not None:
                     feed.apply(advance)
@@ -239,6 +238,23 @@ class Hub:
                     unfinished.append(session_id)
         self._wake_feeds(unfinished)
         return bool(unfinished)
+
+    async def _poll_sessions(self, positions: dict[str, int]) -> dict[str, Advance]:
+        """Read the new rows of some sessions; the streams of one that cannot be read end, no other waits."""
+        work = partial(poll_session_advances, positions=positions)
+        try:
+            return await self._run_transaction(work, self._poll_thread)
+        except RecorderError:
+            raise
+        except Exception as error:
+            if len(positions) > 1:
+                alone = [await self._poll_sessions({item: at}) for item, at in positions.items()]
+                return {item: advance for advances in alone for item, advance in advances.items()}
+            (session_id,) = positions
+            log.error("the stream of %s was not read", session_id, exc_info=error)
+            if session_id in self._feeds:
+                self._feeds[session_id].cut(Ending.UNAVAILABLE)
+            return {}
 
     async def _end_streams_of_refused_keys(self) -> None:
         keys = {reader.key_id for reader in self.list_readers()}
