@@ -1,7 +1,11 @@
 """Sessions to replay: two clicks on pages with snapshots, and the work of a drain run."""
 
+from functools import cache
 from typing import Any
 
+from recorder.replay_service.dry.dry_computation import DryComputation
+from recorder.replay_service.dry.dry_process import DryProcess
+from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
 from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 from tests.support.dom_snapshots import snapshot
@@ -62,9 +66,32 @@ def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve",
     return session_id
 
 
+class KeptDryProcess(DryProcess):
+    """Process that the next drain run goes on with: it takes as long to start as a test to run."""
+
+    def end(self) -> None:
+        """Leave the process; it ends with the tests."""
+
+
+class KeptSearchProcess(SearchProcess):
+    """Process that the next drain run goes on with."""
+
+    def end(self) -> None:
+        """Leave the process; it ends with the tests."""
+
+
+@cache
+def keep_processes() -> tuple[KeptDryProcess, KeptDryProcess, KeptSearchProcess]:
+    """Return the processes that all drain runs of these tests share."""
+    return KeptDryProcess(), KeptDryProcess(), KeptSearchProcess()
+
+
 def replay_all(caller: Caller) -> ReplayDrainCounts:
     """Replay what waits, as the drain run does."""
-    run = ReplayDrainRun(caller.service.runtime, "tests")
+    *dry, search = keep_processes()
+    processes = iter(dry)
+    computation = DryComputation(caller.service.runtime, make_process=lambda: next(processes))
+    run = ReplayDrainRun(caller.service.runtime, "tests", computation=computation, search_process=search)
     assert run.take()
     try:
         while run.work_on_due_replays():
