@@ -11,7 +11,6 @@ import pytest
 
 from api.app import create_app
 from recorder import __version__
-from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.supervisor.run_records import SERVICE, RunRecord
 from tests.support.completed_work import EVENTS, completed_export, stopped_session
 from tests.support.databases import create_file
@@ -19,6 +18,7 @@ from tests.support.factories import Caller, event, running_app
 from tests.support.http_service import RunningService, serving
 from tests.support.sealed_sessions import make_settings
 from tests.support.sealing import seal_all
+from tests.support.two_click_sessions import make_drain_run
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
@@ -54,7 +54,7 @@ def await_decision(caller: Caller) -> None:
     seal_all(caller.service.runtime)
     body = {"session_id": session_id, "sandbox": "dry", "mode": "guided"}
     replay_id = caller.post("/v1/replays", body).json()["id"]
-    run = ReplayDrainRun(caller.service.runtime, "examples")
+    run = make_drain_run(caller.service.runtime, "examples")
     assert run.take() and run.work_on_due_replays()
     run.release()
     assert caller.get(f"/v1/replays/{replay_id}").json()["awaiting"] is not None

@@ -14,12 +14,12 @@ import pytest
 from recorder.cli import main
 from recorder.live.claimed_replay import claim_live_replay, list_next_live_replays
 from recorder.live.replay_journal import LiveResult, ReplayJournal
-from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.replays.replay_results import Decision, ReplaySummary
 from tests.support.factories import Caller
 from tests.support.failing_runs import PAGES, make_run, page
 from tests.support.http_service import serving
 from tests.support.replay_requests import allow_hosts
+from tests.support.two_click_sessions import make_drain_run
 from tests.support.waiting import wait_for
 
 USUAL = ("Open", "Review", "Approve")
@@ -39,7 +39,7 @@ def url(caller: Caller) -> Iterator[str]:
     is_over = threading.Event()
 
     def work() -> None:
-        run = ReplayDrainRun(caller.service.runtime, "commands")
+        run = make_drain_run(caller.service.runtime, "commands")
         while not run.take():
             is_over.wait(0.1)
         while not is_over.wait(0.05):

@@ -8,6 +8,7 @@ from recorder.replay_service.dry.dry_process import DryProcess
 from recorder.replay_service.recovery_search.candidate_search_process import SearchProcess
 from recorder.replay_service.replay_drain_run import ReplayDrainRun
 from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
+from recorder.runtime import Runtime
 from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event, frame
 from tests.support.sealing import seal_all
@@ -86,12 +87,17 @@ def keep_processes() -> tuple[KeptDryProcess, KeptDryProcess, KeptSearchProcess]
     return KeptDryProcess(), KeptDryProcess(), KeptSearchProcess()
 
 
-def replay_all(caller: Caller) -> ReplayDrainCounts:
-    """Replay what waits, as the drain run does."""
+def make_drain_run(runtime: Runtime, owner: str = "tests") -> ReplayDrainRun:
+    """A drain run with the processes that are kept: one run at a time."""
     *dry, search = keep_processes()
     processes = iter(dry)
-    computation = DryComputation(caller.service.runtime, make_process=lambda: next(processes))
-    run = ReplayDrainRun(caller.service.runtime, "tests", computation=computation, search_process=search)
+    computation = DryComputation(runtime, make_process=lambda: next(processes))
+    return ReplayDrainRun(runtime, owner, computation=computation, search_process=search)
+
+
+def replay_all(caller: Caller) -> ReplayDrainCounts:
+    """Replay what waits, as the drain run does."""
+    run = make_drain_run(caller.service.runtime)
     assert run.take()
     try:
         while run.work_on_due_replays():
