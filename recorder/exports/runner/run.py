@@ -5,6 +5,7 @@ step can be repeated. The manifest is written last: it makes the files a dataset
 """
 
 import logging
+from collections.abc import Sequence
 
 from recorder import clock
 from recorder.datasets.formats import MANIFEST
@@ -12,6 +13,7 @@ from recorder.errors import NotFound, RecorderError, Unavailable
 from recorder.errors.panics import convert_panics
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.executor import ShardExecutor, open_executor
+from recorder.exports.manifest_builder import Lineage
 from recorder.exports.planning.lake_stats import LakeStatsMissing
 from recorder.exports.planning.plan import Plan, plan_without_sessions
 from recorder.exports.planning.selection import DeletedSessions, find_deleted_sessions, plan_selected_sessions
@@ -224,8 +226,7 @@ class _ExportRun:
             plan = plan_without_sessions(plan, gone.ids)
             shards = plan_shards(plan)
             lineage = add_lineage_deletions(self._shard_store.lineage(), gone, self._parent)
-            for path in self._shard_store.store_plan(plan, shards, lineage, dropped=gone.ids):
-                self._remove_file(path, destination)
+            self._replace_plan(plan, shards, lineage, destination, dropped=gone.ids)
         return plan, shards
 
     def _repair_missing_files(
@@ -260,9 +261,27 @@ class _ExportRun:
         with self._runtime.database.transaction(write=False) as db:
             lineage = lineage_since_parent(db, self._export, plan, parent)
         shards = plan_shards(plan)
-        for path in self._shard_store.store_plan(plan, shards, lineage):
-            self._remove_file(path, destination)  # of a plan of an earlier release
+        # An earlier release may have stored a plan that this one cannot read, and files of it.
+        self._replace_plan(plan, shards, lineage, destination)
         return plan, shards
+
+    def _replace_plan(
+        self,
+        plan: Plan,
+        shards: list[PlannedShard],
+        lineage: Lineage,
+        destination: Destination,
+        *,
+        dropped: Sequence[str] | None = None,
+    ) -> None:
+        """Remove the files that a plan lacks or that it has with other content, then make it the export's.
+
+        In this order, a run that ends in between leaves the rows that name these files: the next run, or the
+        removal of a cancelled export's files, finds them.
+        """
+        for path in self._shard_store.reopen_stale(shards):
+            self._remove_file(path, destination)
+        self._shard_store.store_plan(plan, shards, lineage, dropped=dropped)
 
     def _build_plan(self) -> Plan:
         """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""

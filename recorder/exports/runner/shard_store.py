@@ -3,7 +3,7 @@
 Design §3, spec §8.2.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import cast
@@ -156,17 +156,16 @@ class ShardStore:
         lineage: Lineage,
         *,
         dropped: Sequence[str] | None = None,
-    ) -> list[str]:
+    ) -> None:
         """Make this the export's plan; shards that stay the same stay done.
+
+        The files of the others must be gone: their rows are deleted, and nothing else names them.
 
         Args:
             plan: the plan.
             shards: shards of the plan.
             lineage: changes of the sessions.
             dropped: sessions that the stored plan has and this one lacks; None for the first plan.
-
-        Returns:
-            Paths of shards of the previous plan that this one lacks or that have other content.
 
         Raises:
             QuotaExceeded: if it has more rows than are left.
@@ -185,10 +184,7 @@ class ShardStore:
             row.is_indexed = True
             delete_session_index_rows(db, row.id, dropped or ())
             known = {shard.path: shard for shard in read_shard_rows(db, row.id)}
-            stale = [
-                shard for path, shard in known.items() if not _is_stored_shard_same(shard, planned.get(path))
-            ]
-            for shard in stale:
+            for shard in _list_stale_shard_rows(known.values(), shards):
                 db.delete(known.pop(shard.path))
             db.flush()
             db.add_all(_make_shard_row(row, shard) for path, shard in planned.items() if path not in known)
@@ -196,7 +192,17 @@ class ShardStore:
             row.shards_done = sum(shard.is_done for shard in known.values())
         if before is not None and before != key:
             self._blobs.delete(before)
-        return [shard.path for shard in stale]
+
+    def reopen_stale(self, shards: list[PlannedShard]) -> list[str]:
+        """Store that files which a plan lacks or changes are not written; return their paths.
+
+        Args:
+            shards: shards of the plan.
+        """
+        with self._claim.transaction() as (db, row):
+            stale = [shard.path for shard in _list_stale_shard_rows(read_shard_rows(db, row.id), shards)]
+        self.reopen(set(stale))
+        return stale
 
     @contextmanager
     def _open_transaction(self) -> Iterator[DbSession]:
@@ -266,5 +272,9 @@ def _make_shard_row(export: ExportRow, shard: PlannedShard) -> ExportShardRow:
     )
 
 
-def _is_stored_shard_same(row: ExportShardRow, planned: PlannedShard | None) -> bool:
-    return planned is not None and planned.content_key == row.content_key
+def _list_stale_shard_rows(
+    rows: Iterable[ExportShardRow], planned: Iterable[PlannedShard]
+) -> list[ExportShardRow]:
+    """Return the rows of shards that a plan lacks or has with other content."""
+    keys = {shard.path: shard.content_key for shard in planned}
+    return [row for row in rows if keys.get(row.path) != row.content_key]
