@@ -9,6 +9,7 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.quota import read_quota
+from recorder.exports.executor import InProcess
 from recorder.exports.requests.export_wire_objects import export_to_wire
 from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.run import run_export
@@ -17,7 +18,8 @@ from recorder.models.export import ExportRow, ExportShardRow
 from recorder.models.workspace import UsageRow
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
-from tests.support.export_runs import ask, export, folder_of, manifest_of
+from tests.support.executors import Failing, Watched
+from tests.support.export_runs import ask, export, folder_of, manifest_of, rows_of
 from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 
@@ -25,6 +27,10 @@ from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 def runtime(on_either_engine: Runtime) -> Runtime:
     """A deployment on either engine."""
     return on_either_engine
+
+
+class Stopped(BaseException):
+    """Error that Dagster raises in a cancelled run."""
 
 
 def age(runtime: Runtime, export_id: str, **values: Any) -> ExportRow:
@@ -85,3 +91,27 @@ def test_a_running_one_gets_a_new_plan_and_keeps_to_the_quota(runtime: Runtime) 
     with runtime.database.transaction(write=False) as db:
         assert sum(db.exec(select(UsageRow.reserved_rows))) == 0
         assert read_quota(db, Tenant(WORKSPACE, "live")).exported_rows == 6
+
+
+def test_an_upgrade_midway_writes_the_files_of_the_release_before_again(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal(runtime, [Recording(), Recording(), Recording(workflow="refund")])
+    row = ask(runtime, workflow=["checkout", "refund"])
+    with monkeypatch.context() as before, pytest.raises(Stopped):
+        before.setattr("recorder.exports.planning.plan.__version__", "0.0.1")
+        run_export(runtime, row.id, owner="test", executor=Failing(Stopped(), after=1))
+    sealed_later = seal(runtime, [Recording()])
+    done = run_export(runtime, row.id, owner="test", executor=(watched := Watched(InProcess())))
+    folder = folder_of(runtime, done)
+    shards = manifest_of(folder)["shards"]
+    assert {shard.path for task in watched.tasks for shard in task.shards} == {
+        shard["path"] for shard in shards
+    }
+    with runtime.database.transaction(write=False) as db:
+        stored = db.exec(select(ExportShardRow).where(ExportShardRow.export_id == row.id)).all()
+    assert {shard["path"]: shard["content_key"] for shard in shards} == {
+        shard.path: shard.content_key for shard in stored
+    }
+    assert (done.shards, done.shards_done, verify_manifest(folder).is_valid) == (2, 2, True)
+    assert not set(rows_of(folder)["session_id"]) & set(sealed_later)

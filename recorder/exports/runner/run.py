@@ -186,7 +186,7 @@ class _ExportRun:
         if self._export.attempt > 1:
             # The last run may have ended after writing it; there must be none until all files are written.
             self._remove_file(MANIFEST, destination)
-        plan, shards = self._load_plan() or self._make_plan(destination)
+        plan, shards = self._load_plan(destination) or self._make_plan(destination)
         plan, shards = self._write_without_deleted_sessions(plan, shards, destination)
         for _ in range(_PUBLICATIONS):
             plan, shards = self._repair_missing_files(plan, shards, destination)
@@ -250,9 +250,22 @@ class _ExportRun:
         self._claim.require()
         destination.remove(path)
 
-    def _load_plan(self) -> tuple[Plan, list[PlannedShard]] | None:
+    def _load_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]] | None:
+        """Return the stored plan and its shards; None if this run has to make a plan.
+
+        Another release writes other bytes for the same rows. After an upgrade during the export, the files of
+        the old release are removed, so that all files of the dataset are of one release.
+        """
         plan = self._shard_store.load_plan()
-        return None if plan is None else (plan, plan_shards(plan))
+        if plan is None:
+            return None
+        shards = plan_shards(plan)
+        if self._shard_store.has_other_shards(shards):
+            log.info(
+                "export %s is continued by another release, which writes all files again", self._export.id
+            )
+            self._replace_plan(plan, shards, self._shard_store.lineage(), destination)
+        return plan, shards
 
     def _make_plan(self, destination: Destination) -> tuple[Plan, list[PlannedShard]]:
         wait_for_replayability(self._runtime.database, self._claim, self._export)

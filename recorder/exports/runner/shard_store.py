@@ -193,6 +193,12 @@ class ShardStore:
         if before is not None and before != key:
             self._blobs.delete(before)
 
+    def has_other_shards(self, shards: list[PlannedShard]) -> bool:
+        """Return whether the stored shards differ from those of a plan, in a path or in the content."""
+        with self._claim.transaction() as (db, row):
+            stored = {shard.path: shard.content_key for shard in read_shard_rows(db, row.id)}
+        return stored != {shard.path: shard.content_key for shard in shards}
+
     def reopen_stale(self, shards: list[PlannedShard]) -> list[str]:
         """Store that files which a plan lacks or changes are not written; return their paths.
 
