@@ -12,6 +12,7 @@ import pytest
 
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify.lake_check import LakeReport, compare_export_with_lake
+from recorder.exports.verify.lake_selection import select_lake_check_sessions
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
@@ -103,6 +104,18 @@ def test_every_filter_is_applied_anew(runtime: Runtime, filters: dict[str, Any],
 def test_excluded_sessions_are_left_out_anew(runtime: Runtime) -> None:
     report = check(runtime, completed(runtime, filter={"exclude_session_ids": [PLAIN.session_id]}))
     assert (report.problems, report.sessions) == ([], 6)
+
+
+def test_less_replayable_sessions_are_left_out_anew(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    ids = seal(runtime, [Recording() for _ in range(3)])
+    row = completed(runtime)
+    with runtime.database.transaction(write=True) as db:
+        for session_id, replayability in zip(ids, (0.9, 0.2, None), strict=True):
+            db.get_one(SessionRow, session_id).replayability = replayability
+    spec = row.spec | {"filter": row.spec["filter"] | {"min_replayability": 0.5}}
+    assert select_lake_check_sessions(runtime, row, spec) == ({ids[0]}, set())
+    runtime.close()
 
 
 def test_a_dataset_without_rows_is_sound(runtime: Runtime) -> None:

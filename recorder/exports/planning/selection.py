@@ -1,7 +1,7 @@
 """Selection of an export's sessions: filters, splits, deleted ones, replayability awaited. Spec §4.3."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, cast
@@ -52,6 +52,9 @@ MOST_AWAITED = 1_000
 LONGEST_WAIT = timedelta(hours=1)
 _TABLES: tuple[LakeKind, ...] = ("events", "frames", "sessions")
 _ROWS_AT_ONCE = 50_000
+_IDS_AT_ONCE = 2_000
+# A search by id costs twice a row of a scan. More sessions than this are found by a scan of their workflows.
+_MOST_LOOKED_UP = 20_000
 _CHOSEN = pl.Schema(
     {
         "session_id": pl.String,
@@ -228,21 +231,23 @@ def find_deleted_sessions(
         SessionRow.status == "sealed",
         col(SessionRow.workflow).in_(workflows),
     )
-    present = pl.Series(
-        db.exec(of_workflows.where(col(SessionRow.deleted_at).is_(None))).all(), dtype=pl.String
-    )
-    missing = sessions.filter(~sessions.is_in(present.implode()))
-    if missing.is_empty():
-        return DeletedSessions([], [])
-    hidden = pl.Series(
-        db.exec(of_workflows.where(col(SessionRow.deleted_at).is_not(None))).all(), dtype=pl.String
-    )
-    causes = dict.fromkeys(missing.filter(missing.is_in(hidden.implode())), "deletion")
     purges = select(PurgeRow.session_id, PurgeRow.cause).where(
         *in_tenant(PurgeRow, tenant),
         col(PurgeRow.workflow).in_(workflows),
     )
-    causes.update(db.exec(purges).all())
+    still_there = of_workflows.where(col(SessionRow.deleted_at).is_(None))
+    present = set[str]()
+    if len(sessions) <= _MOST_LOOKED_UP:
+        for ids in _split_ids(sorted(sessions)):
+            present.update(db.exec(still_there.where(col(SessionRow.id).in_(ids))))
+    else:
+        present.update(db.exec(still_there))
+    missing = [session_id for session_id in sessions if session_id not in present]
+    causes: dict[str, str] = {}
+    for ids in _split_ids(missing):
+        hidden = of_workflows.where(col(SessionRow.id).in_(ids), col(SessionRow.deleted_at).is_not(None))
+        causes.update(dict.fromkeys(db.exec(hidden), "deletion"))
+        causes.update(db.exec(purges.where(col(PurgeRow.session_id).in_(ids))).all())
     gone = DeletedSessions([], [])
     for session_id in missing:
         match causes.get(session_id):
@@ -253,6 +258,12 @@ def find_deleted_sessions(
             case _:
                 gone.erased.append(session_id)
     return gone
+
+
+def _split_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield as many ids as one statement takes."""
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        yield ids[start : start + _IDS_AT_ONCE]
 
 
 def list_sessions_deleted_since(db: DbSession, tenant: Tenant, since: datetime) -> list[str]:

@@ -13,10 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 import orjson
 import polars as pl
-from sqlalchemy import or_
-from sqlmodel import col, select
 
-from recorder import clock
 from recorder.datasets.errors import DatasetUnreadable
 from recorder.datasets.manifest import Shard
 from recorder.datasets.sources import FILE_ERRORS, copy_source_file
@@ -24,11 +21,10 @@ from recorder.datasets.webdataset import read_webdataset_samples
 from recorder.exports.destinations import Destination, open_destination
 from recorder.exports.planning.plan import Sampling, select_frames
 from recorder.exports.verify.checked_rows import read_checked_events, read_checked_frames
+from recorder.exports.verify.lake_selection import select_lake_check_sessions
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset_for_check
 from recorder.hashing import compute_sha256
-from recorder.memory.queries.path_selection import select_path
 from recorder.models.export import ExportRow
-from recorder.models.session import SessionRow, TagRow
 from recorder.row_digests import (
     EventKey,
     compute_events_digest,
@@ -36,7 +32,6 @@ from recorder.row_digests import (
     compute_samples_digest,
 )
 from recorder.runtime import Runtime
-from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LakeKind
 
@@ -62,9 +57,15 @@ class LakeCheckReader:
         self._workflows = manifest["spec"]["workflow"]
         self._sampling = Sampling(**manifest["spec"]["frame_sampling"])
 
-    def session_ids(self) -> set[str]:
-        """Return the sessions that were in the lake."""
-        sessions = self._read(lambda: self._scan_table("sessions").select("session_id").collect())
+    def select_present(self, session_ids: set[str]) -> set[str]:
+        """Return those of some sessions that were in the lake."""
+        sessions = self._read(
+            lambda: (
+                self._select_sessions(self._scan_table("sessions"), session_ids)
+                .select("session_id")
+                .collect()
+            )
+        )
         return set(sessions["session_id"])
 
     def counts(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
@@ -152,59 +153,6 @@ def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str
     return {session_id: digest([row[1:] for row in members]) for session_id, members in grouped}
 
 
-def select_lake_check_sessions(
-    runtime: Runtime, row: ExportRow, spec: dict[str, Any], in_lake: set[str]
-) -> tuple[set[str], set[str]]:
-    """Return the sessions that the request selects, and deleted ones that it may have selected."""
-    filters = spec["filter"]
-    with runtime.database.transaction(write=False) as db:
-        sealed = select(SessionRow).where(
-            *in_tenant(SessionRow, row.tenant),
-            SessionRow.status == "sealed",
-            col(SessionRow.origin).is_(None),
-            col(SessionRow.workflow).in_(spec["workflow"]),
-            or_(col(SessionRow.deleted_at).is_(None), col(SessionRow.deleted_at) >= row.created_at),
-        )
-        chosen = {
-            row.id: row.deleted_at for row in db.exec(sealed) if _passes_lake_check_filters(row, filters)
-        }
-        allowed = in_lake - set(filters.get("exclude_session_ids", []))
-        if "tag" in filters:
-            tagged = select(TagRow.session_id).where(
-                *in_tenant(TagRow, row.tenant),
-                TagRow.name == filters["tag"],
-            )
-            allowed &= set(db.exec(tagged.distinct()).all())
-        selection = select_path(
-            db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath")
-        )
-        if selection is not None:
-            allowed &= set(selection.session_ids())
-    expected = {session_id for session_id, deleted_at in chosen.items() if deleted_at is None}
-    return expected & allowed, (set(chosen) - expected) & allowed
-
-
-def _passes_lake_check_filters(session: SessionRow, filters: dict[str, Any]) -> bool:
-    """Return whether a session passes the filters of a resolved request."""
-    assert session.started_at is not None and session.sealed_at is not None
-    until = clock.parse_time(filters["until"], name="until")
-    bounds = (session.started_at < until, session.is_import or session.sealed_at <= until)
-    since = filters.get("since")
-    return (
-        all(bounds)
-        and (since is None or session.started_at >= clock.parse_time(since, name="since"))
-        and filters.get("outcome") in (None, session.outcome)
-        and filters.get("actor.kind") in (None, session.actor_kind)
-        and filters.get("min_duration_ms", 0) <= session.duration_ms
-        and session.duration_ms <= filters.get("max_duration_ms", session.duration_ms)
-        and _is_replayable(session, filters.get("min_replayability"))
-    )
-
-
-def _is_replayable(session: SessionRow, least: float | None) -> bool:
-    return least is None or (session.replayability is not None and session.replayability >= least)
-
-
 #: Rows after which no further file is hashed; smaller datasets are hashed whole.
 ROWS_HASHED = 200_000
 _MOST_NAMED = 5
@@ -253,7 +201,9 @@ def compare_export_with_lake(
     manifest = orjson.loads(text)
     lake = LakeCheckReader(runtime, row, manifest)
     report.files = len(manifest["shards"])
-    expected, doubtful = select_lake_check_sessions(runtime, row, manifest["spec"], lake.session_ids())
+    expected, doubtful = select_lake_check_sessions(runtime, row, manifest["spec"])
+    in_lake = lake.select_present(expected | doubtful)
+    expected, doubtful = expected & in_lake, doubtful & in_lake
     report.sessions = len(expected)
     for kind in sorted({"events", "frames"} if manifest["format"] != "webdataset" else {"samples"}):
         counts = lake.counts(kind, expected | doubtful)
