@@ -7,6 +7,7 @@ transaction. Two daemons, or a daemon that is killed and started again, make one
 import logging
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime, timedelta
 
 from sqlalchemy import func
@@ -16,7 +17,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
-from recorder.exports.requests.cron import parse_cron
+from recorder.exports.requests.cron import InvalidCron, parse_cron
 from recorder.exports.requests.queue import (
     prepare_export_draft,
     probe_draft_destination,
@@ -40,6 +41,8 @@ log = logging.getLogger("recorder.exports")
 _RECIPES_AT_ONCE = 100
 _TICK_S = 20.0
 _UNREADABLE_RETRY = timedelta(days=1)
+# A clock that is set back by less than this repeats no tick.
+_CLOCK_STEP = timedelta(minutes=10)
 
 
 def queue_due_recipe_ticks(runtime: Runtime, *, most_s: float = _TICK_S) -> Iterator[ListedRecipe]:
@@ -54,12 +57,40 @@ def queue_due_recipe_ticks(runtime: Runtime, *, most_s: float = _TICK_S) -> Iter
         most_s: seconds after which no further recipe is tried in this call.
     """
     now, began = clock.now(), time.monotonic()
+    _correct_future_ticks(runtime, now)
     for number, recipe in enumerate(_list_due_recipes(runtime, now)):
         if number and time.monotonic() - began >= most_s:
             return
         listed = _queue_recipe_tick(runtime, recipe, now)
         if listed is not None:
             yield listed
+
+
+def _correct_future_ticks(runtime: Runtime, now: datetime) -> None:
+    """Compute the next ticks of recipes again whose last one was claimed while the clock was ahead.
+
+    Without this, a recipe would wait until the time that the wrong clock showed.
+    """
+    claimed_at = func.coalesce(col(RecipeRow.last_at), col(RecipeRow.created_at))
+    ahead = select(RecipeRow).where(claimed_at > now + _CLOCK_STEP, col(RecipeRow.next_at) > now)
+    with runtime.database.transaction(write=False) as db:
+        recipes = list(db.exec(ahead))
+    for recipe in recipes:
+        with suppress(InvalidCron):
+            next_at = parse_cron(recipe.cron, recipe.timezone).next_after(now)
+            if next_at < recipe.next_at:
+                _move_next_tick(runtime, recipe, next_at)
+
+
+def _move_next_tick(runtime: Runtime, recipe: RecipeRow, next_at: datetime) -> None:
+    """Set the next tick of a recipe, unless it changed since it was read."""
+    with runtime.database.transaction(write=True) as db:
+        row = _lock_unchanged_recipe(db, recipe)
+        if row is not None:
+            moved = (recipe.name, recipe.workspace_id, clock.to_iso(row.next_at), clock.to_iso(next_at))
+            log.warning("the clock was ahead: recipe %s of %s is due not at %s but at %s", *moved)
+            row.next_at = next_at
+            db.add(row)
 
 
 def _list_due_recipes(runtime: Runtime, now: datetime) -> list[RecipeRow]:
@@ -110,18 +141,23 @@ def _queue_recipe_tick(runtime: Runtime, recipe: RecipeRow, now: datetime) -> Li
 
 def _claim_recipe_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
     """Return the row with its tick claimed and the next one set; None if it changed since it was read."""
-    same = select(RecipeRow).where(
-        *in_tenant(RecipeRow, recipe.tenant),
-        RecipeRow.name == recipe.name,
-        RecipeRow.next_at == recipe.next_at,
-    )
-    row = db.exec(same.with_for_update()).one_or_none()
+    row = _lock_unchanged_recipe(db, recipe)
     if row is not None:
         row.last_at = _find_recipe_tick(row, now)
         row.next_at = parse_cron(row.cron, row.timezone).next_after(now)
         row.tried_at = None
         db.add(row)
     return row
+
+
+def _lock_unchanged_recipe(db: DbSession, recipe: RecipeRow) -> RecipeRow | None:
+    """Return the row of a recipe, locked until the transaction ends; None if its next tick has changed."""
+    same = select(RecipeRow).where(
+        *in_tenant(RecipeRow, recipe.tenant),
+        RecipeRow.name == recipe.name,
+        RecipeRow.next_at == recipe.next_at,
+    )
+    return db.exec(same.with_for_update()).one_or_none()
 
 
 def _find_recipe_tick(recipe: RecipeRow, now: datetime) -> datetime:
