@@ -47,8 +47,10 @@ class ProcessPool:
                     except (EOFError, OSError):
                         workers.remove(worker)
                         worker.end()
-                        workers.append(_PoolWorker())
-                        workers[-1].begin(worker.unfinished_job())
+                        job = worker.unfinished_job() or (waiting.popleft() if waiting else None)
+                        if job is not None:
+                            workers.append(_PoolWorker())
+                            workers[-1].begin(job)
                         continue
                     if isinstance(message, Exception):
                         raise message
@@ -103,15 +105,17 @@ class _PoolWorker:
         assert self.job is not None
         self.job.done.add(written.path)
 
-    def unfinished_job(self) -> _Job:
-        """Return the rest of the job for another worker, after this one died.
+    def unfinished_job(self) -> _Job | None:
+        """Return the rest of the job for another worker, after this one died; None if all files are written.
 
         Raises:
             WorkerLost: if it was the last attempt.
         """
         assert self.job is not None
         left = [shard for shard in self.job.task.shards if shard.path not in self.job.done]
-        if self.job.starts == MAX_STARTS and left:
+        if not left:
+            return None
+        if self.job.starts == MAX_STARTS:
             raise WorkerLost(left[0].path, self.job.starts)
         return _Job(replace(self.job.task, shards=left), self.job.starts)
 
