@@ -126,6 +126,18 @@ def test_another_request_explains_what_is_in_one_alone(runtime: Runtime) -> None
     assert not compared(runtime, second, first).same_request
 
 
+def test_another_format_of_the_same_sessions_changes_none_of_them(runtime: Runtime) -> None:
+    seal(runtime, [Recording(frames=[0, 500]) for _ in range(3)])
+    parquet, jsonl, webdataset = (
+        export(runtime, filter=_UNTIL, format=format) for format in ("parquet", "jsonl", "webdataset")
+    )
+    for newer, has_same_rows in ((jsonl, True), (webdataset, False)):
+        comparison = compared(runtime, newer, parquet)
+        assert comparison.same_rows == comparison.same_request == has_same_rows
+        assert comparison.count_causes() == {}
+        assert comparison.sessions.model_dump() == {"same": 3, "added": 0, "removed": 0, "changed": 0}
+
+
 def test_sessions_come_page_by_page(runtime: Runtime) -> None:
     ids = sorted(seal(runtime, [Recording() for _ in range(5)]))
     first = export(runtime, filter=_UNTIL | {"exclude_session_ids": ids})

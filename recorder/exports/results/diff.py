@@ -1,6 +1,7 @@
 """Difference of two exports, from their stored plans; cached, since it is read in pages. Contract §5."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, get_args
@@ -11,7 +12,7 @@ from sqlalchemy import case
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
-from recorder.datasets.formats import MANIFEST
+from recorder.datasets.formats import MANIFEST, FileKind
 from recorder.errors import InvalidState, NotFound, ValidationFailed
 from recorder.exports.destinations import open_destination
 from recorder.exports.destinations.base import READ_SECONDS, READING, call_within_time_limit
@@ -28,8 +29,9 @@ MOST_BYTES = 32 * 1024 * 1024
 #: Most sessions that differ in all cached results together; the newest result is always cached.
 _CACHED_ROWS = 500_000
 _CACHED_RESULTS = 16
-# Columns of a plan that the files depend on, beside id and bucket.
-_CONTENT = ("outcome", "actor_kind", "split", "rows_sha256", "frames_sha256", "samples_sha256")
+# Columns of a plan that the files depend on, beside id and bucket. Plans of samples have one more.
+_CONTENT = ("outcome", "actor_kind", "split", "rows_sha256", "frames_sha256")
+_SAMPLES = "samples_sha256"
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class PlanDifference:
     changes: pl.DataFrame
     #: Number of sessions that are the same in both.
     same: int
+    #: Whether both select and sample in the same way, whatever the kinds of their rows.
+    same_spec: bool
     same_request: bool
     same_graph: bool
     #: Names of the filters of both requests.
@@ -48,6 +52,7 @@ class PlanDifference:
 
 @dataclass(frozen=True)
 class _Side:
+    kinds: tuple[FileKind, ...]
     spec: dict[str, Any]
     graph: dict[str, int]
     sessions: pl.DataFrame
@@ -113,7 +118,8 @@ def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
         raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
     if plan is None:
         raise NotFound("manifest", f"{row.id} is of an earlier release, which kept too little to compare.")
-    return _Side(plan.spec, plan.graph, plan.sessions.select("session_id", *_CONTENT))
+    sessions = plan.sessions.select("session_id", *_CONTENT, _SAMPLES)
+    return _Side(plan.file_format.kinds, plan.spec, plan.graph, sessions)
 
 
 def _missing_plan_error(row: ExportRow) -> NotFound:
@@ -121,20 +127,30 @@ def _missing_plan_error(row: ExportRow) -> NotFound:
 
 
 def _diff_plan_sides(ours: _Side, theirs: _Side) -> PlanDifference:
-    changes = _compare_plan_sessions(ours.sessions, theirs.sessions)
+    same_kinds, same_spec = ours.kinds == theirs.kinds, ours.spec == theirs.spec
+    # Digests of samples are in plans of WebDatasets alone.
+    content = [*_CONTENT, _SAMPLES] if same_kinds else _CONTENT
+    changes = _compare_plan_sessions(ours.sessions, theirs.sessions, content)
     return PlanDifference(
         changes=changes,
         same=ours.sessions.height - changes.filter(pl.col("change") != "removed").height,
-        same_request=ours.spec == theirs.spec,
+        same_spec=same_spec,
+        same_request=same_spec and same_kinds,
         same_graph=ours.graph == theirs.graph,
         filters=frozenset({*ours.spec["filter"], *theirs.spec["filter"]}),
     )
 
 
-def _compare_plan_sessions(ours: pl.DataFrame, theirs: pl.DataFrame) -> pl.DataFrame:
-    """Return the sessions that are in one only or differ, and whether outcome or events differ."""
+def _compare_plan_sessions(ours: pl.DataFrame, theirs: pl.DataFrame, content: Sequence[str]) -> pl.DataFrame:
+    """Return the sessions that are in one only or differ, and whether outcome or events differ.
+
+    Args:
+        ours: sessions of one plan.
+        theirs: sessions of the other plan.
+        content: columns that are compared.
+    """
     both = ours.join(theirs, on="session_id", how="full", coalesce=False)
-    differs = {name: pl.col(name).ne_missing(pl.col(f"{name}_right")) for name in _CONTENT}
+    differs = {name: pl.col(name).ne_missing(pl.col(f"{name}_right")) for name in content}
     change = (
         pl.when(pl.col("session_id_right").is_null())
         .then(pl.lit("added"))
@@ -256,7 +272,7 @@ def _explain_session_changes(difference: PlanDifference, known: pl.DataFrame) ->
         .then(pl.lit("deletion"))
         .when((pl.col("change") == "added") & pl.col("came_later"))
         .then(pl.lit("import"))
-        .when(in_one & pl.lit(not difference.same_request))
+        .when(in_one & pl.lit(not difference.same_spec))
         .then(pl.lit("request"))
         .when(in_one & pl.lit(not difference.same_graph))
         .then(pl.lit("graph"))
@@ -264,7 +280,7 @@ def _explain_session_changes(difference: PlanDifference, known: pl.DataFrame) ->
         .then(pl.lit("tag"))
         .when(~in_one & pl.col("outcome_differs"))
         .then(pl.lit("tag"))
-        .when(~in_one & ~pl.col("rows_differ") & pl.lit(not difference.same_request))
+        .when(~in_one & ~pl.col("rows_differ") & pl.lit(not difference.same_spec))
         .then(pl.lit("request"))
         .otherwise(pl.lit("lake"))
     )
