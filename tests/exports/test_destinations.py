@@ -284,3 +284,27 @@ def test_a_local_export_is_open_to_whom_the_folder_around_it_is_open_to(
     modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
     assert modes == {True: folder, False: file}
     tmp_path.chmod(0o700)
+
+
+def test_a_probe_leaves_no_folders(tmp_path: Path) -> None:
+    (tmp_path / "team").mkdir()
+    destination = LocalFolderDestination(tmp_path / "team" / "a" / "b" / "exp_1")
+    destination.probe()
+    assert [path.name for path in tmp_path.rglob("*")] == ["team"]
+    with destination.create("data/part/events.parquet") as written:
+        written.write(b"rows")
+    destination.probe()
+    assert destination.size("data/part/events.parquet") == 4
+
+
+def test_folders_of_an_export_whose_files_are_removed_are_removed(tmp_path: Path) -> None:
+    destination = LocalFolderDestination(tmp_path / "team" / "exp_1")
+    for path in ("data/part/events.parquet", "data/whole/events.parquet"):
+        with destination.create(path) as written:
+            written.write(b"rows")
+    destination.remove("data/part/events.parquet")
+    destination.remove_unfinished_files()
+    assert [path.name for path in (destination.root / "data").iterdir()] == ["whole"]
+    destination.remove("data/whole/events.parquet")
+    destination.remove_unfinished_files()
+    assert [path.name for path in tmp_path.rglob("*")] == ["team"]

@@ -5,7 +5,7 @@ import hashlib
 import os
 import shutil
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import takewhile
@@ -60,10 +60,11 @@ class LocalFolderDestination(Destination):
                 staged.unlink(missing_ok=True)
 
     def probe(self) -> None:
-        """Write and remove one file."""
+        """Write and remove one file, and the folders that are created for it."""
         probe = self.root / f".probe-{new_id('req')}"
+        created: list[Path] = []
         try:
-            _make_local_folder(self.root)
+            created = _make_local_folder(self.root)
             probe.write_bytes(b"probe")
             probe.unlink()
         except _REFUSED as error:
@@ -72,6 +73,8 @@ class LocalFolderDestination(Destination):
             if error.errno in _INVALID_PATH:
                 raise InvalidDestination(_PATH_REFUSAL, "/destination/path") from error
             raise Unavailable(_SUBJECT) from error
+        finally:
+            _remove_if_empty(created)
 
     def require_owner(self) -> None:
         """Do nothing: a folder of this machine is the operator's and takes files of all workspaces."""
@@ -121,8 +124,12 @@ class LocalFolderDestination(Destination):
                 yield relative.as_posix()
 
     def remove_unfinished_files(self) -> None:
-        """Remove files of killed runs that still have temporary names."""
+        """Remove files of killed runs that still have temporary names, and the export's empty folders.
+
+        The folders around the export's own stay: the operator may have created them, with rights of theirs.
+        """
         shutil.rmtree(self.root / _STAGING, ignore_errors=True)
+        _remove_if_empty(Path(folder) for folder, _, files in os.walk(self.root, topdown=False) if not files)
 
     def address(self, path: str) -> str:
         """Return the file's path as an address."""
@@ -147,16 +154,27 @@ def _read_local_pieces(file: BinaryIO, start: int, end: int) -> Iterator[bytes]:
         yield piece
 
 
-def _make_local_folder(folder: Path) -> None:
+def _make_local_folder(folder: Path) -> list[Path]:
     """Create a folder and its parents, each with the read rights of the folder that contains it.
 
     The process creates private files; the folder that a local export is sent to decides who may read it.
+
+    Returns:
+        The folders that were missing, the innermost first.
     """
     missing = list(takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
     make_durable_folder(folder)
     for path in reversed(missing):
         with suppress(OSError):
             path.chmod(path.parent.stat().st_mode & _FOLDER_MODE)
+    return missing
+
+
+def _remove_if_empty(folders: Iterable[Path]) -> None:
+    """Remove the empty ones of some folders; inner folders come before those that contain them."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 @contextmanager
