@@ -7,6 +7,7 @@ has the rules.
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import timedelta
 
 import dagster as dg
@@ -30,7 +31,7 @@ from pipelines.exports import DATASET_TAG, REQUEST_TAG, export_datasets
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
-from recorder.exports.runner.export_lease import list_due_exports
+from recorder.exports.runner.export_lease import ExportBusy, list_due_exports
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.replayability_wait import recount_awaited_replayability
 from recorder.exports.runner.small_exports import (
@@ -132,7 +133,9 @@ def _is_ready_for_run(recorder: RecorderResource, row: ExportRow, runs: Sequence
     """Return whether an export may get its next run; cancel it if its last run was cancelled."""
     is_cancelled = bool(runs) and runs[0].dagster_run.status == dg.DagsterRunStatus.CANCELED
     if is_cancelled and row.status in OPEN_STATUSES:
-        fail_export_of_cancelled_run(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
+        # Another run may have claimed it since it was listed; that run brings it to its end.
+        with suppress(ExportBusy):
+            fail_export_of_cancelled_run(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         return False
     patience = timedelta(seconds=recorder.small_export_patience_s)
     if awaits_small_export_writer(row) and clock.now() - row.created_at <= patience:

@@ -10,6 +10,7 @@ from sqlmodel import select
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.dataset_metadata import LoggedProgress
 from pipelines.dataset_partitions import PARTITIONS
+from pipelines.export_queue import take_up_exports
 from pipelines.exports import DATASET_TAG, REQUEST_TAG
 from recorder import clock
 from recorder.audit.log import Origin
@@ -113,6 +114,22 @@ def test_a_cancelled_run_cancels_its_export(deployment: Deployment) -> None:
     deployment.tick()
     (export,) = deployment.exports()
     assert (export.status, (export.error or {})["code"]) == ("failed", "cancelled")
+
+
+def test_an_export_that_is_claimed_during_the_tick_holds_up_no_other(deployment: Deployment) -> None:
+    claimed, other = deployment.queue(), deployment.queue()
+    deployment.add_run(claimed, dg.DagsterRunStatus.CANCELED)
+
+    def _claim_and_open() -> dg.DagsterInstance:
+        database = deployment.runtime.database
+        with database.transaction(write=True) as db:
+            claim_export(database, db, claimed.id, owner="another run")
+        return deployment.instance
+
+    result = take_up_exports(_claim_and_open, deployment.recorder)
+    assert isinstance(result, dg.SensorResult)
+    assert other.id in {request.tags.get(EXPORT_TAG) for request in result.run_requests or []}
+    assert {export.status for export in deployment.exports()} == {"queued"}
 
 
 def test_files_of_a_cancelled_run_are_taken_away_by_a_run_and_not_in_the_tick(deployment: Deployment) -> None:
