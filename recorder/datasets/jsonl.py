@@ -5,6 +5,7 @@ JSON has no instants and loses digits of large numbers: both are written as text
 
 from collections.abc import Iterator
 from datetime import datetime
+from glob import escape
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -72,7 +73,9 @@ def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
         paths: files to read.
         fields: type of each column, as the manifest names them.
     """
-    return pl.scan_ndjson(paths, schema=jsonl_text_schema(fields)).with_columns(
+    # This reader always takes its paths as globs.
+    escaped = [escape(str(path)) for path in paths]
+    return pl.scan_ndjson(escaped, schema=jsonl_text_schema(fields)).with_columns(
         _make_typed_jsonl_columns(fields)
     )
 

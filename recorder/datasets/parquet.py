@@ -61,7 +61,7 @@ def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
 
 def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
     """Return the rows of some files, lazily, in the order of the files."""
-    return pl.scan_parquet(paths, hive_partitioning=False)
+    return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
 
 
 def read_batches(

@@ -79,8 +79,10 @@ def open_dataset_source(
     """
     if address.startswith(("http://", "https://")):
         return ServiceSource(address, key)
-    if "://" not in address and "::" not in address:
-        return FolderSource(Path(address).expanduser())
+    path = Path(address).expanduser()
+    # A chain of addresses has "::" too, but a folder may have it in its name.
+    if "://" not in address and ("::" not in address or path.exists()):
+        return FolderSource(path)
     try:
         files, path = fsspec.core.url_to_fs(address, **(storage_options or {}))
     except ImportError as error:

@@ -4,6 +4,8 @@ Equal rows give equal values in every format: texts that JSON uses for instants 
 """
 
 from collections.abc import Iterator
+from glob import escape
+from os.path import expandvars
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,7 +85,7 @@ def load_hugging_face(
 
     Raises:
         LibraryMissing: if `datasets` is not installed.
-        NotInDataset: if there are no files.
+        NotInDataset: if there are no files, or the library takes their path for something else.
     """
     try:
         import datasets
@@ -91,12 +93,16 @@ def load_hugging_face(
         raise LibraryMissing("datasets") from error
     if not paths:
         raise NotInDataset("This dataset has no such rows, and Hugging Face datasets loads no empty ones.")
+    for path in map(str, paths):
+        # It reads "::" as a chain of addresses, and replaces variables of the environment.
+        if "::" in path or expandvars(path) != path:
+            raise NotInDataset(_format_path_refusal("Hugging Face datasets", path))
     features = {field["name"]: _make_hugging_face_feature(field, format) for field in fields}
     if format == "webdataset":
         features["__url__"] = datasets.Value("string")  # which its reader adds
     rows = datasets.load_dataset(
         "json" if format == "jsonl" else format,
-        data_files={"full": [str(path) for path in paths]},
+        data_files={"full": [escape(str(path)) for path in paths]},
         split="full",
         features=datasets.Features(features),
         streaming=streaming,
@@ -117,17 +123,29 @@ def open_files_with_webdataset(paths: list[Path], split: str | None, options: di
 
     Raises:
         LibraryMissing: if `webdataset` is not installed.
+        NotInDataset: if the library takes the path of a file for something else.
     """
     try:
         import webdataset
     except ImportError as error:
         raise LibraryMissing("webdataset") from error
+    for path in map(str, paths):
+        # It parses a path as an address, and opens the part before these characters.
+        if "?" in path or "#" in path:
+            raise NotInDataset(_format_path_refusal("webdataset", path))
     pipeline = webdataset.WebDataset(
         [str(path) for path in paths], **({"shardshuffle": False, "empty_check": False} | options)
     )
     if split is None:
         return pipeline
     return pipeline.select(lambda sample: orjson.loads(sample["json"])[SPLIT] == split)
+
+
+def _format_path_refusal(library: str, path: str) -> str:
+    return (
+        f"{library} does not open the path {path}, because of the characters in the name of a folder. Rename "
+        "the folder, or read the dataset with torch()."
+    )
 
 
 def _open_dataset_batch_reader(rows: pl.LazyFrame) -> pa.RecordBatchReader:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import polars as pl
 import pytest
@@ -37,6 +37,25 @@ def exports(sealed_sessions: Runtime) -> dict[str, Path]:
 def events(exports: dict[str, Path]) -> pl.DataFrame:
     """All events, as polars reads them from Parquet without us."""
     return pl.read_parquet(exports["parquet"] / "data" / "*" / "events-*.parquet", hive_partitioning=False)
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Hugging Face `datasets`, offline, with caches that are thrown away."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {
+            "HF_HOME": str(tmp_path_factory.mktemp("hf")),
+            "HF_HUB_OFFLINE": "1",
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "DO_NOT_TRACK": "1",
+        }.items():
+            environment.setenv(name, value)
+        import datasets
+
+        environment.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
+        environment.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+        datasets.disable_progress_bars()
+        yield datasets
 
 
 @pytest.fixture(scope="module")

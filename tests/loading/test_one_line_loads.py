@@ -4,7 +4,6 @@ import gc
 import io
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -23,25 +22,6 @@ from tests.support.hosted_exports import WORKFLOWS, picture
 ROW_FORMATS = ["parquet", "jsonl", "arrow"]
 #: All rows of a dataset that is divided, in the words of Hugging Face `datasets`.
 ALL = "train+validation+test"
-
-
-@pytest.fixture(scope="module")
-def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Hugging Face `datasets`, offline, with caches that are thrown away."""
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {
-            "HF_HOME": str(tmp_path_factory.mktemp("hf")),
-            "HF_HUB_OFFLINE": "1",
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-            "DO_NOT_TRACK": "1",
-        }.items():
-            environment.setenv(name, value)
-        import datasets
-
-        environment.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("datasets"))
-        environment.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-        datasets.disable_progress_bars()
-        yield datasets
 
 
 @pytest.fixture(scope="module")
