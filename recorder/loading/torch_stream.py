@@ -11,14 +11,14 @@ from recorder.loading.training_stream import RowStream
 class TorchRowStream(RowStream, IterableDataset):  # type: ignore[misc]
     """An `IterableDataset` whose rows are divided among the workers of its DataLoader."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        # Shared memory: workers that outlive an epoch (`persistent_workers`) see the next one.
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
-
-    def _find_worker_and_count(self) -> tuple[int, int]:
+    def _identify_worker(self) -> tuple[int, int, int]:
         info = get_worker_info()
-        return (0, 1) if info is None else (info.id, info.num_workers)
+        # A DataLoader draws a new seed for each iteration, and adds the number of the worker to it.
+        return (0, 1, 0) if info is None else (info.id, info.num_workers, info.seed - info.id)
+
+    def _allocate_shared_memory(self, length: int) -> Any:
+        # Workers that outlive an epoch (`persistent_workers`) see the next one.
+        return torch.zeros(length, dtype=torch.int64).share_memory_()
 
 
 def read_distributed_rank() -> tuple[int, int]:

@@ -7,19 +7,17 @@ The sequence is fixed by numbers of rows alone, so a position in it is the whole
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from recorder.datasets.errors import StateRefused
 from recorder.hashing import compute_sha256
 from recorder.loading.row_reader import DatasetRow, RowFiles
+from recorder.loading.training_state import LoadedPosition, TrainingState, advance_training_state
 
 #: Default number of rows that are shuffled together.
 WINDOW = 4096
-_VERSION = 1
 
 
 class RowRange(NamedTuple):
@@ -81,85 +79,6 @@ def order_window(length: int, *, seed: int, epoch: int, start: int) -> list[int]
     return [int(row) for row in np.random.default_rng((seed, epoch, start, 1)).permutation(length)]
 
 
-@dataclass(frozen=True)
-class TrainingState:
-    """Position of the readers in an epoch, which a training run saves."""
-
-    epoch: int = 0
-    #: Rows that each worker of this rank has yielded, by its number; the others none.
-    consumed: dict[int, int] = field(default_factory=dict)
-    workers: int = 1
-    #: The worker whose turn is next: the first worker of the next loader continues its part.
-    next_worker: int = 0
-
-    def to_json(self, stream: str) -> dict[str, Any]:
-        """Return the saved form.
-
-        Args:
-            stream: digest of everything that fixes the sequence.
-        """
-        return {
-            "version": _VERSION,
-            "stream": stream,
-            "epoch": self.epoch,
-            "consumed": {str(worker): rows for worker, rows in self.consumed.items()},
-            "workers": self.workers,
-            "next_worker": self.next_worker,
-        }
-
-    @classmethod
-    def from_json(cls, state: Mapping[str, Any], stream: str) -> "TrainingState":
-        """Return the position of a saved form.
-
-        Raises:
-            StateRefused: if it belongs to another sequence.
-        """
-        try:
-            version, digest = state["version"], state["stream"]
-            consumed = {int(worker): int(rows) for worker, rows in state["consumed"].items()}
-            position = cls(int(state["epoch"]), consumed, int(state["workers"]), int(state["next_worker"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise StateRefused("This is not a state that state_dict() returned.") from error
-        if version != _VERSION or digest != stream:
-            raise StateRefused(
-                "The state belongs to another sequence of rows: make the stream with the same dataset, kind, "
-                "split, shuffle, seed, window, drop_uneven and world size as when it was saved."
-            )
-        return position
-
-
-def advance_training_state(
-    position: TrainingState, lengths: list[int], batches: int, *, batch_size: int, drop_last: bool
-) -> TrainingState:
-    """Return the position of a DataLoader's readers after more batches.
-
-    A DataLoader takes a batch from each worker in turn and skips workers that have no rows left.
-
-    Args:
-        position: position before the batches.
-        lengths: number of rows of each worker in the epoch.
-        batches: number of batches that the DataLoader returned.
-        batch_size: its number of rows in a batch.
-        drop_last: whether it drops a last batch that is shorter.
-
-    Raises:
-        StateRefused: if the epoch has fewer batches.
-    """
-    consumed = {worker: position.consumed.get(worker, 0) for worker in range(len(lengths))}
-    turn = position.next_worker
-    for _ in range(batches):
-        for step in range(len(lengths)):
-            worker = (turn + step) % len(lengths)
-            left = lengths[worker] - consumed[worker]
-            if left >= batch_size or (left > 0 and not drop_last):
-                consumed[worker] += min(batch_size, left)
-                turn = (worker + 1) % len(lengths)
-                break
-        else:
-            raise StateRefused(f"The epoch does not have {batches} more batches of {batch_size}.")
-    return TrainingState(position.epoch, consumed, len(lengths), turn)
-
-
 class RowStream:
     """An iterable over the rows of one kind: all of them once an epoch, those of this rank."""
 
@@ -204,9 +123,9 @@ class RowStream:
         self._stream = compute_sha256(
             [files.identity, shuffle and seed, shuffle and window, world_size, drop_uneven]
         )
-        # A list, so that the form for PyTorch can put memory here that its workers share.
-        self._epoch: Any = [0]
-        self._start = self._position = TrainingState()
+        self._epoch = self._allocate_shared_memory(1)
+        self._position = TrainingState()
+        self._loaded = LoadedPosition(self._position, self._allocate_shared_memory)
 
     def __len__(self) -> int:
         """Return the number of rows of this rank in an epoch."""
@@ -222,25 +141,25 @@ class RowStream:
         self._epoch[0] = epoch
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rows of this worker, from the loaded position on.
+        """Return an iterator over the rows of this worker; the first one begins at the loaded position.
 
         Raises:
             StateRefused: if the position was saved with another number of workers.
         """
-        number, workers = self._find_worker_and_count()
-        position = self._start_position()
-        if position.consumed and position.workers != workers:
-            raise StateRefused(
-                f"The state was saved with {position.workers} workers, here are {workers}: use as many again."
-            )
-        worker = (number + position.next_worker) % workers
+        number, workers, iteration = self._identify_worker()
+        position = self._loaded.position
+        if position.epoch != self.epoch or not self._loaded.begin(number, workers, iteration):
+            position = TrainingState(self.epoch)
+        self._position = position
+        return self._iterate_worker_rows(position, (number + position.next_worker) % workers, workers)
+
+    def _iterate_worker_rows(self, position: TrainingState, worker: int, workers: int) -> Iterator[Any]:
         done = position.consumed.get(worker, 0)
         for row in self._read_rows(self._stretch.part(worker, workers), position.epoch, done):
             done += 1
             # Before the row is yielded: a state taken afterwards includes it.
             self._position = TrainingState(position.epoch, {worker: done}, workers, position.next_worker)
             yield row if self._transform is None else self._transform(row)
-        self._start = TrainingState()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the iteration in this process: after the last row that it yielded."""
@@ -248,13 +167,14 @@ class RowStream:
         return position.to_json(self._stream)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at a saved position with the next iteration.
+        """Continue at a saved position with the next iteration; later ones read whole epochs again.
 
         Raises:
             StateRefused: if it belongs to another sequence of rows.
         """
-        self._start = self._position = TrainingState.from_json(state, self._stream)
-        self.set_epoch(self._start.epoch)
+        self._position = TrainingState.from_json(state, self._stream)
+        self._loaded = LoadedPosition(self._position, self._allocate_shared_memory)
+        self.set_epoch(self._position.epoch)
 
     def state_after(
         self, batches: int, *, batch_size: int | None, num_workers: int = 0, drop_last: bool = False
@@ -262,7 +182,7 @@ class RowStream:
         """Return the position after some batches of a plain PyTorch DataLoader, whose workers read ahead.
 
         Args:
-            batches: number of batches that the DataLoader returned since its iteration began.
+            batches: number of batches that the DataLoader returned since its newest iteration began.
             batch_size: the DataLoader's own.
             num_workers: the DataLoader's own.
             drop_last: the DataLoader's own.
@@ -272,17 +192,21 @@ class RowStream:
         """
         workers = max(1, num_workers)
         lengths = [self._stretch.part(worker, workers).length for worker in range(workers)]
+        start = self._loaded.position
+        if start.epoch != self.epoch or self._loaded.is_over:
+            start = TrainingState(self.epoch)
         position = advance_training_state(
-            self._start_position(), lengths, batches, batch_size=batch_size or 1, drop_last=drop_last
+            start, lengths, batches, batch_size=batch_size or 1, drop_last=drop_last
         )
         return position.to_json(self._stream)
 
-    def _find_worker_and_count(self) -> tuple[int, int]:
-        """Return the number of this worker, and the number of workers that share the rank's rows."""
-        return 0, 1
+    def _identify_worker(self) -> tuple[int, int, int]:
+        """Return the number of this worker, the number of workers, and one that their iteration has alone."""
+        return 0, 1, 0
 
-    def _start_position(self) -> TrainingState:
-        return self._start if self._start.epoch == self.epoch else TrainingState(self.epoch)
+    def _allocate_shared_memory(self, length: int) -> Any:
+        """Return zeros in memory that the processes of all workers share."""
+        return [0] * length
 
     def _read_rows(self, row_range: RowRange, epoch: int, done: int) -> Iterator[DatasetRow]:
         """Yield the rows of a range without the first `done` of its sequence."""

@@ -12,7 +12,7 @@ from PIL import Image
 
 import recorder
 from recorder.datasets.errors import NotInDataset, StateRefused
-from recorder.loading.training_stream import TrainingState, advance_training_state
+from recorder.loading.training_state import TrainingState, advance_training_state
 from tests.support.databases import part_is_missing
 
 FORMATS = ["parquet", "jsonl", "arrow", "webdataset"]
@@ -153,6 +153,62 @@ def test_a_data_loader_resumed_twice_in_an_epoch_gives_the_same_batches(
         state = resumed.state_after(len(batches), batch_size=4, num_workers=workers)
     assert results == expected
     assert len({name for batch in results for name in batch}) == len(stream())
+
+
+@pytest.mark.parametrize("seeded", [False, True])
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_only_the_next_iteration_begins_at_a_loaded_position(
+    torch: Any, exports: dict[str, Path], workers: int, persistent: bool, seeded: bool
+) -> None:
+    from torch.utils.data import DataLoader
+
+    dataset = recorder.open_export(exports["parquet"])
+    saved = dataset.torch().state_after(5, batch_size=4, num_workers=workers)
+    stream = dataset.torch(transform=key)
+    stream.load_state_dict(saved)
+    batches = DataLoader(
+        stream, batch_size=4, num_workers=workers, persistent_workers=persistent, collate_fn=list
+    )
+
+    def iterate(count: int | None) -> list[list[str]]:
+        if seeded:
+            torch.manual_seed(7)
+        return list(itertools.islice(batches, count))
+
+    expected = list(loader(dataset.torch(transform=key), workers))
+    resumed = iterate(3)
+    assert resumed == expected[5:8]
+    assert stream.state_after(3, batch_size=4, num_workers=workers)["consumed"] == (
+        {"0": 16, "1": 16} if workers else {"0": 32}
+    )
+    for _ in range(2):
+        assert iterate(None) == expected
+        state = stream.state_after(2, batch_size=4, num_workers=workers)
+        assert state["consumed"] == ({"0": 4, "1": 4} if workers else {"0": 8})
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_a_state_is_right_after_each_batch_of_a_resumed_epoch(exports: dict[str, Path], epoch: int) -> None:
+    dataset = recorder.open_export(exports["parquet"])
+    first = dataset.torch()
+    first.set_epoch(epoch)
+    size = next(size for size in range(7, 20) if len(first) % size)
+    resumed = dataset.torch()
+    resumed.load_state_dict(first.state_after(2, batch_size=size))
+    rows, done = iter(resumed), 2 * size
+    for count in itertools.count(1):
+        # As a DataLoader fetches: the last batch is short, and ends the iterator.
+        batch = list(itertools.islice(rows, size))
+        if not batch:
+            break
+        done += len(batch)
+        state = resumed.state_after(count, batch_size=size)
+        assert (state["epoch"], state["consumed"]) == (epoch, {"0": done})
+        assert resumed.state_dict()["consumed"] == {"0": done}
+    assert done == len(first) and len(batch) < size
+    iter(resumed)
+    assert resumed.state_after(1, batch_size=size)["consumed"] == {"0": size}
+    assert resumed.state_dict()["consumed"] == {}
 
 
 def test_workers_that_outlive_an_epoch_see_the_next_one(torch: Any, exports: dict[str, Path]) -> None:
