@@ -38,6 +38,7 @@ INTERNAL = {
     "manifest_refused",
     "not_in_dataset",
     "state_refused",
+    "unlisted_files",
     "wrong_region",
     "unknown_schema",
     "slots_differ",

@@ -1,6 +1,7 @@
 """Errors of reading a dataset; each message says what to do."""
 
 from recorder.errors import RecorderError
+from recorder.plurals import format_count
 
 
 class DatasetUnreadable(Exception):
@@ -81,6 +82,20 @@ class DatasetChanged(RecorderError):
     def __init__(self) -> None:
         super().__init__(
             "The dataset was rewritten after it was opened (something was erased). Open it again."
+        )
+
+
+class UnlistedFiles(RecorderError):
+    """A folder for a download has files that no manifest lists and that would be read as its rows."""
+
+    code = "unlisted_files"
+    title = "Unlisted files"
+
+    def __init__(self, folder: str, paths: list[str]) -> None:
+        more = f" and {format_count(len(paths) - 1, 'other file')}" if len(paths) > 1 else ""
+        super().__init__(
+            f"The folder {folder} has {paths[0]!a}{more}, which no manifest there lists, and tools "
+            "would read their rows with those of the dataset. Remove these files, or use another folder."
         )
 
 

@@ -4,7 +4,7 @@ Every reader uses these: `open_export`, `recorder verify`, and the checks after 
 hostile, so a source reads nothing outside the dataset, whatever the manifest lists.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -52,6 +52,9 @@ class DatasetSource(Protocol):
 
     def read_card(self) -> bytes | None:
         """Return README.md; None where it cannot be read."""
+
+    def list_data_paths(self) -> Iterable[str]:
+        """Return the paths of the files below `data`; none where the source lists no files."""
 
 
 class SourceDirectory(Protocol):
@@ -158,6 +161,13 @@ class FolderSource:
         """Return README.md; None if there is none."""
         return self._read(CARD)
 
+    def list_data_paths(self) -> Iterator[str]:
+        """Yield the paths of the files below `data`."""
+        assert self.folder is not None
+        for path in self.folder.glob("data/*/*"):
+            if path.is_file():
+                yield path.relative_to(self.folder).as_posix()
+
     def _read(self, name: str) -> bytes | None:
         assert self.folder is not None
         path = self.folder / name
@@ -197,6 +207,15 @@ class StoreSource:
         """Return README.md; None where it cannot be read."""
         return self._read(CARD)
 
+    def list_data_paths(self) -> list[str]:
+        """Return the paths of the files below `data`; none if the store does not list them."""
+        try:
+            self._files.invalidate_cache()
+            names = self._files.find(f"{self._root}/data")
+        except Exception:  # each library has errors of its own for credentials that may only read
+            return []
+        return [name.removeprefix(self._root).lstrip("/") for name in names]
+
     def _read(self, name: str) -> bytes | None:
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
@@ -235,3 +254,7 @@ class DestinationSource:
     def read_card(self) -> bytes | None:
         """Return None: only `open_export` reads cards."""
         return None
+
+    def list_data_paths(self) -> tuple[str, ...]:
+        """Return none: a destination is read by path."""
+        return ()

@@ -1,4 +1,4 @@
-"""Cache of fetched files, named by the SHA-256 of their bytes; and downloads of whole datasets. Contract §5.
+"""Cache of fetched files, named by the SHA-256 of their bytes. Contract §5.
 
 Many processes may use one cache folder at once: a file appears under its name in one step, whole and checked.
 Nothing is removed; the folder may be deleted while no process reads from it.
@@ -6,16 +6,13 @@ Nothing is removed; the folder may be deleted while no process reads from it.
 
 import hashlib
 import os
-import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from recorder.datasets.errors import FileDamaged
-from recorder.datasets.formats import CARD, MANIFEST
-from recorder.datasets.manifest import Shard, format_manifest
+from recorder.datasets.manifest import Shard
 from recorder.datasets.sources import DatasetSource, local_source_path
 
 
@@ -78,54 +75,6 @@ class Cache:
 
     def _make_path(self, shard: Shard) -> Path:
         return self.folder / shard.sha256[:2] / f"{shard.sha256}.{shard.ending}"
-
-
-def download(
-    source: DatasetSource,
-    document: dict[str, Any],
-    shards: list[Shard],
-    folder: Path,
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Fetch the card and the files that a folder lacks, then the manifest; an interrupted download continues.
-
-    Args:
-        source: source of the dataset.
-        document: all members of its manifest.
-        shards: its files.
-        folder: folder that becomes a dataset of its own.
-        on_progress: called with the bytes fetched so far and the bytes in all.
-
-    Raises:
-        FileDamaged, FileGone, AddressExpired, DatasetChanged: as `Cache.fetch`.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    # First, since the signed address of a manifest may expire during a long download.
-    card = source.read_card()
-    if card is not None:
-        (folder / CARD).write_bytes(card)
-    done, total = 0, sum(shard.size_bytes for shard in shards)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as parts:
-        for shard in shards:
-            path = folder / shard.path
-            if not _has_cached_bytes(path, shard):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                fetched = Cache(parts).fetch(source, shard)
-                if fetched.is_relative_to(parts):
-                    fetched.replace(path)
-                else:
-                    shutil.copyfile(fetched, path)
-            done += shard.size_bytes
-            on_progress(done, total)
-        (Path(parts) / MANIFEST).write_bytes(format_manifest(document))
-        (Path(parts) / MANIFEST).replace(folder / MANIFEST)
-
-
-def _has_cached_bytes(path: Path, shard: Shard) -> bool:
-    if not path.is_file() or path.stat().st_size != shard.size_bytes:
-        return False
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == shard.sha256
 
 
 def _find_default_cache_folder() -> Path:

@@ -14,7 +14,9 @@ from recorder.datasets.formats import FORMATS, MANIFEST, SPLITS
 from recorder.datasets.manifest import Shard, format_manifest, parse_manifest_document
 from recorder.datasets.sources import DatasetSource, open_dataset_source
 from recorder.exports.verify import VerifyReport, verify_manifest
-from recorder.loading.cache import Cache, download
+from recorder.exports.verify.manifest_check import report_unlisted_files
+from recorder.loading.cache import Cache
+from recorder.loading.download import download
 from recorder.loading.row_reader import DatasetRow, RowFiles
 from recorder.loading.training_stream import WINDOW, RowStream
 
@@ -243,16 +245,21 @@ class Dataset:
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.hardlink_to(self._cache.fetch(self._source, shard))
             (Path(folder) / MANIFEST).write_bytes(format_manifest(self.manifest))
-            return verify_manifest(folder, on_progress=on_progress)
+            report = verify_manifest(folder, on_progress=on_progress)
+        report_unlisted_files(report, self._source, self.manifest["format"], self._shards)
+        return report
 
     def download(self, folder: str | Path, *, on_progress: Callable[[int, int], None] | None = None) -> Path:
-        """Fetch all files into a folder, which then is a dataset of its own; files already there are kept.
+        """Fetch all files into a folder, which then is a dataset of its own; its files there are kept.
+
+        Files of another version or dataset that a manifest in the folder lists are removed first.
 
         Args:
             folder: folder to fill.
             on_progress: called with the bytes fetched so far and the bytes in all.
 
         Raises:
+            UnlistedFiles: if the folder has other files that tools would read with the dataset.
             FileDamaged, FileGone, AddressExpired, DatasetChanged: if a file cannot be fetched.
         """
         download(self._source, self.manifest, self._shards, Path(folder), on_progress or (lambda *_: None))

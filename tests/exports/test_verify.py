@@ -1,5 +1,6 @@
 """Datasets that were spoiled: `verify` finds and describes each fault. docs/exports.md."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import orjson
 import polars as pl
 import pytest
 
+import recorder
 from recorder.exports.verify import verify_manifest
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from tests.support.dataset_readers import FORMATS
@@ -100,3 +102,29 @@ def test_a_dataset_in_a_store_is_verified_there(copy: Callable[[str], Path]) -> 
     assert verify_manifest("memory://verified").problems == []
     store.pipe("/verified/" + str(file_of_rows(folder).relative_to(folder)), b"x" * 100_000)
     assert "another SHA-256" in " ".join(verify_manifest("memory://verified/manifest.json").problems)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_that_tools_read_and_the_manifest_does_not_list_is_a_problem(
+    copy: Callable[[str], Path], tmp_path: Path, format: str
+) -> None:
+    folder = copy(format)
+    path = file_of_rows(folder)
+    kind = path.name.split("-")[0]
+    other = folder / "data" / "workflow=other" / "notes"
+    other.mkdir(parents=True)
+    for name in (f"{kind}.txt", f"my-{kind}-00000-of-00001{path.suffix}", f"notes/{kind}-1{path.suffix}"):
+        (other.parent / name).write_bytes(b"")
+    assert verify_manifest(folder).is_valid
+    shutil.copyfile(path, other.parent / f"{kind}-train-00000-of-00002{path.suffix}")
+    shutil.copyfile(path, path.with_name(f"{kind}-\x1b[2J{path.suffix}"))
+    problems = verify_manifest(folder).problems
+    assert problems == recorder.open_export(folder).verify().problems
+    assert [problem.split(" is not in the manifest, and tools read its rows")[0] for problem in problems] == [
+        f"'{path.relative_to(folder).parent}/{kind}-\\x1b[2J{path.suffix}'",
+        f"data/workflow=other/{kind}-train-00000-of-00002{path.suffix}",
+    ]
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), f"/unlisted-{format}", recursive=True)
+    opened = recorder.open_export(f"memory://unlisted-{format}", cache=tmp_path / "cache")
+    assert verify_manifest(f"memory://unlisted-{format}").problems == opened.verify().problems == problems

@@ -20,6 +20,7 @@ from recorder.datasets.sources import (
     copy_source_file,
     open_dataset_source,
 )
+from recorder.datasets.unlisted_files import find_unlisted_files
 from recorder.exports.verify.file_contents import MOST_PROBLEMS, FileContents, read_contents
 from recorder.row_digests import SessionRows, row_set_sha256
 
@@ -112,7 +113,17 @@ def verify_manifest(
                 check.advance(shard.size_bytes)
             else:
                 check.check_file(path, shard)
+    report_unlisted_files(check.report, dataset, manifest.format, manifest.shards)
     return check.finish()
+
+
+def report_unlisted_files(
+    report: VerifyReport, source: DatasetSource, format: FormatName, shards: list[Shard]
+) -> None:
+    """Add a problem for each file that the manifest does not list and that tools read with the dataset."""
+    for path in find_unlisted_files(source, format, shards):
+        shown = path if path.isprintable() else ascii(path)
+        report.add(f"{shown} is not in the manifest, and tools read its rows with those of the dataset.")
 
 
 class _ManifestCheck:
