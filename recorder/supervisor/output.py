@@ -1,9 +1,11 @@
 """Output of a running service: rotated `recorder-up.log`, and its addresses and warnings on the terminal."""
 
+import io
 import logging
 import logging.handlers
 import os
 import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -76,6 +78,33 @@ def _rotated_log_path(log: Path, number: int) -> Path:
 
 _ASK_EVERY_S = 5.0
 _FIRST_REPORT_S = 60.0
+
+
+class _LenientFile(io.FileIO):
+    """File that drops what cannot be written."""
+
+    def write(self, content: Any, /) -> int:
+        """Write bytes; return their number even if the reader has gone or the disk is full."""
+        try:
+            # None stands for a full pipe that is not waited for.
+            return super().write(content) or len(content)
+        except OSError:
+            return len(content)
+
+
+def open_operator_console() -> Console:
+    """Return a console on stderr that a closed terminal, an ended reader or a full disk does not stop.
+
+    The service must outlive all three, while `rich` ends the process after a broken pipe.
+    """
+    if sys.stderr is None:  # closed at the start: the number may belong to another file by now
+        return Console(quiet=True)
+    stream = io.TextIOWrapper(
+        io.BufferedWriter(_LenientFile(sys.stderr.fileno(), "wb", closefd=False)),
+        encoding=sys.stderr.encoding,
+        errors="backslashreplace",
+    )
+    return Console(file=stream)
 
 
 class Terminal:

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -41,6 +41,7 @@ from recorder.supervisor.output import (
     Terminal,
     WarningPrinter,
     close_service_log,
+    open_operator_console,
     open_service_log,
     print_service_addresses,
     rotate_service_log,
@@ -321,7 +322,7 @@ def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, 
     Returns:
         The exit code: 0 after a stop, 1 if a part cannot start, 2 if only the library is installed.
     """
-    console = Console(stderr=True)
+    console = open_operator_console()
     try:
         check_start(data, host, port, dagster_port if dagster else None)
         settings = Settings.from_env(data_dir=data)
@@ -340,20 +341,14 @@ def serve_deployment(data: Path | None, *, host: str, port: int, dagster: bool, 
     try:
         service.start()
         service.watch()
-        _print_service_line(console, "Stopping the service; this takes up to ten seconds")
+        console.print("Stopping the service; this takes up to ten seconds", highlight=False, soft_wrap=True)
     except RecorderError as error:
         console.print(wrap_for_terminal(str(error)), highlight=False, soft_wrap=True, markup=False)
         return 1
     finally:
         service.stop()
-    _print_service_line(console, "The service has stopped")
+    console.print("The service has stopped", highlight=False, soft_wrap=True)
     return 0
-
-
-def _print_service_line(console: Console, sentence: str) -> None:
-    """Print a line; a terminal that is closed by then does not matter."""
-    with suppress(OSError):
-        console.print(sentence, highlight=False, soft_wrap=True)
 
 
 @contextmanager

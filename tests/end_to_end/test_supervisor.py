@@ -97,6 +97,24 @@ def test_an_api_that_crashed_comes_back(tmp_path: Path) -> None:
         assert api_process(data) != first
 
 
+def test_it_serves_on_when_the_reader_of_its_lines_has_ended(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with recorder_up(data, "--no-dagster") as (process, url):
+        assert process.stderr is not None
+        process.stderr.close()
+        first = delivery_process(data)
+        os.kill(first, signal.SIGKILL)  # the restart is printed
+        until = time.monotonic() + 60
+        while time.monotonic() < until and first in processes_of(data):
+            time.sleep(0.1)
+        while time.monotonic() < until and "recorder.cli deliver" not in str(processes_of(data)):
+            time.sleep(0.1)
+        assert delivery_process(data) != first
+        wait_ready(url, process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=10) == 0
+
+
 def test_the_library_alone_says_what_is_missing(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "recorder", tmp_path / "library" / "recorder")
     with start_up(tmp_path / "data", folder=tmp_path, checkout=tmp_path / "library") as process:
