@@ -1,15 +1,11 @@
-"""Output of a running service: rotated `recorder-up.log`, and its addresses and warnings on the terminal."""
+"""Output of a running service on the terminal: its steps, addresses and warnings."""
 
 import io
 import logging
-import logging.handlers
-import os
-import shutil
 import sys
 import textwrap
 import time
 from collections.abc import Callable
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -17,67 +13,17 @@ import httpx
 from rich.console import Console
 
 from recorder.access.dagster_login import LoginLinks
-from recorder.logs import make_log_formatter
 from recorder.plurals import format_seconds
 from recorder.settings import Settings
 from recorder.shell_commands import make_shell_command, shorten_path
 from recorder.supervisor.liveness import Clock, shared_probe_client
 
-LOG_BYTES = 10_000_000
-OLD_LOGS = 4
-_LOGGER = "recorder.supervisor"
 _COLUMNS = 80
 _WORKSPACES_SHOWN = 3
-
-log = logging.getLogger(_LOGGER)
-
-
-def rotate_service_log(log: Path, *, most_bytes: int = LOG_BYTES) -> bool:
-    """Move a log over 10 MB to `<log>.1`, and older logs one number up; keep four of them.
-
-    The process that writes the log keeps its open file: the contents are copied, then the file is truncated.
-    Lines written in between, at most during a millisecond, are lost.
-
-    Returns:
-        Whether the log was moved.
-    """
-    if not log.exists() or log.stat().st_size < most_bytes:
-        return False
-    for number in range(OLD_LOGS - 1, 0, -1):
-        older = _rotated_log_path(log, number)
-        if older.exists():
-            older.replace(_rotated_log_path(log, number + 1))
-    shutil.copyfile(log, _rotated_log_path(log, 1))
-    os.truncate(log, 0)
-    return True
-
-
-def open_service_log(folder: Path) -> logging.Handler:
-    """Log the supervisor into `recorder-up.log` of this folder until `close_service_log`."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handler = logging.handlers.RotatingFileHandler(
-        folder / "recorder-up.log", maxBytes=LOG_BYTES, backupCount=OLD_LOGS
-    )
-    handler.setFormatter(make_log_formatter())
-    logger = logging.getLogger(_LOGGER)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    logger.addHandler(handler)
-    return handler
-
-
-def close_service_log(handler: logging.Handler) -> None:
-    """End logging into the file of `open_service_log`."""
-    logging.getLogger(_LOGGER).removeHandler(handler)
-    handler.close()
-
-
-def _rotated_log_path(log: Path, number: int) -> Path:
-    return log.with_name(f"{log.name}.{number}")
-
-
 _ASK_EVERY_S = 5.0
 _FIRST_REPORT_S = 60.0
+
+log = logging.getLogger("recorder.supervisor")
 
 
 class _LenientFile(io.FileIO):

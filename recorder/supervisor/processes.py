@@ -18,7 +18,6 @@ from recorder.logs import START_REFUSED
 from recorder.process_states import is_process_stopped
 from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.output import rotate_service_log
 
 # A silent process is asked to end and killed after so long; a stopped one (SIGSTOP) is killed at once.
 _TERM_GRACE_S = 5.0
@@ -93,7 +92,6 @@ class ChildProcess:
         It waits in its shell until the guard watches it, so that a kill of this process leaves no orphan.
         """
         self.command.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        rotate_service_log(self.command.log)
         with self.command.log.open("ab") as log:
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", _AFTER_A_LINE, self.command.name, *self.command.arguments],

@@ -40,11 +40,8 @@ from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.output import (
     Terminal,
     WarningPrinter,
-    close_service_log,
     open_operator_console,
-    open_service_log,
     print_service_addresses,
-    rotate_service_log,
 )
 from recorder.supervisor.processes import (
     ChildProcess,
@@ -54,6 +51,7 @@ from recorder.supervisor.processes import (
     stop_child_processes,
 )
 from recorder.supervisor.run_records import PATIENCE_S, SERVICE, RunRecord
+from recorder.supervisor.service_logs import LogRotation, close_service_log, open_service_log
 from recorder.supervisor.start_checks import DAGSTER_HOST, check_start
 from recorder.version import __version__
 
@@ -196,7 +194,7 @@ class Service:
                 target=self._probe_child, args=(child,), name=f"probe {child.command.name}", daemon=True
             ).start()
         announce_at: float | None = time.monotonic() + _ANNOUNCE_WITHIN_S
-        rotate_at = 0.0
+        rotation, rotate_at = LogRotation(), 0.0
         while not self.stopping.wait(0.1):
             self._excuse_daemon()
             if self._guard is not None and self._guard.restart_if_ended():
@@ -208,8 +206,7 @@ class Service:
                 Thread(target=self._announce_and_warn, name="announce", daemon=True).start()
             if time.monotonic() >= rotate_at:
                 rotate_at = time.monotonic() + _ROTATE_EVERY_S
-                for child in self.children:
-                    rotate_service_log(child.command.log)
+                rotation.rotate(child.command.log for child in self.children)
 
     def _are_all_answering(self) -> bool:
         return all(child.liveness.is_answering for child in self.children)

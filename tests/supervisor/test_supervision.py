@@ -1,4 +1,4 @@
-"""Rules of supervision with a clock of the test: silence, pauses, rotated logs, the folder's lock, pulses."""
+"""Rules of supervision with a clock of the test: silence, pauses, the folder's lock, pulses."""
 
 import os
 import signal
@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from recorder.heartbeat import HeartbeatReader, write_heartbeat
-from recorder.supervisor import output
 from recorder.supervisor.guard_handle import GuardProcess
 from recorder.supervisor.liveness import Liveness, RestartPauses
-from recorder.supervisor.output import OLD_LOGS, WarningPrinter, rotate_service_log
+from recorder.supervisor.output import WarningPrinter
 from recorder.supervisor.processes import ChildFailed, ChildProcess, Command, end_leftover_processes
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
 from tests.support.deployment_processes import ROOT
@@ -189,27 +188,6 @@ def test_a_stopped_process_is_killed_at_once_and_another_has_five_seconds(
         assert child.has_ended()
     finally:
         guard.close()
-
-
-def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> None:
-    log = tmp_path / "part.log"
-    with log.open("ab") as written:  # as a child has it open
-        for number in range(9):
-            written.write(b"%d" % number * 10)
-            written.flush()
-            assert rotate_service_log(log, most_bytes=10)
-            assert not rotate_service_log(log, most_bytes=10)
-        written.write(b"last")
-    values = {path.name: path.read_text() for path in tmp_path.iterdir()}
-    assert values["part.log"] == "last"
-    assert {name: text[0] for name, text in values.items()} == {
-        "part.log": "l",
-        "part.log.1": "8",
-        "part.log.2": "7",
-        "part.log.3": "6",
-        "part.log.4": "5",
-    }
-    assert OLD_LOGS == 4 and output.LOG_BYTES == 10_000_000
 
 
 def test_a_folder_is_locked_by_one_service_and_free_once_it_has_ended(tmp_path: Path) -> None:
