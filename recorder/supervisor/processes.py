@@ -90,6 +90,9 @@ class ChildProcess:
         """Start the process as the leader of a new session, with signals as they are by default.
 
         It waits in its shell until the guard watches it, so that a kill of this process leaves no orphan.
+
+        Raises:
+            OSError: if the system has no room for another process or open file.
         """
         self.command.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.command.log.open("ab") as log:
@@ -155,6 +158,13 @@ class ChildProcess:
         left = max(_SHORTEST_PAUSE_S, pause - since_s)
         self._restart_at = self._now() + left
         return left
+
+    def postpone_start(self) -> float:
+        """Plan the next start after one that the system refused; return the seconds until then."""
+        self._restart_at = None
+        pause = self.plan_restart()
+        assert pause is not None
+        return pause
 
     def is_due(self) -> bool:
         """Return whether the planned restart is due."""

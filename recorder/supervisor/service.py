@@ -138,6 +138,7 @@ class Service:
         variables = make_service_child_environment(settings, checkout)
         self._settings = settings
         self._guard: GuardProcess | None = None
+        self._guard_retry_at = 0.0
         self._log_handler: logging.Handler | None = None
         self._listing: Popen[bytes] | None = None
         self._api = self._make_child(api_command(settings, variables, checkout, host, port))
@@ -161,7 +162,7 @@ class Service:
         self._log_handler = open_service_log(self._settings.data_dir / "logs")
         self._guard = GuardProcess(
             keep_open=[self._record.descriptor],
-            on_change=lambda groups: self._record.update(groups=groups),
+            on_change=self._record_groups,
         )
         code, talkers = self._dagster[:1], self._dagster[1:]
         self._terminal.say(f"Data     {shorten_path(self._settings.data_dir)}")
@@ -178,6 +179,13 @@ class Service:
         self._wait_until_ready(*code)
         self._launch_children(*talkers)
         self._wait_until_ready(*talkers)
+
+    def _record_groups(self, groups: list[int]) -> None:
+        """Write the process groups into the record; on a full disk they stay unrecorded."""
+        try:
+            self._record.update(groups=groups)
+        except OSError as error:
+            log.warning("the record of the service cannot be written: %s", error.strerror)
 
     def open_dagster(self) -> AbstractContextManager[httpx.Client]:
         """Return a client that is logged in to this service's Dagster pages."""
@@ -197,8 +205,7 @@ class Service:
         rotation, rotate_at = LogRotation(), 0.0
         while not self.stopping.wait(0.1):
             self._excuse_daemon()
-            if self._guard is not None and self._guard.restart_if_ended():
-                log.warning("the guard was killed; another one watches")
+            self._restart_guard_if_needed()
             for child in self.children:
                 self._restart_if_needed(child)
             if announce_at is not None and (self._are_all_answering() or time.monotonic() >= announce_at):
@@ -213,14 +220,17 @@ class Service:
 
     def _announce_and_warn(self) -> None:
         """Print the addresses, a login link and the next step, and warnings from then on."""
-        self._listing = start_workspace_list_child(self._settings)
-        print_service_addresses(
-            self._terminal,
-            self._settings,
-            api_url=self.base_url,
-            dagster_url=self.dagster_url,
-            workspaces=read_workspace_list_child(self._listing),
-        )
+        try:
+            self._listing = start_workspace_list_child(self._settings)
+            print_service_addresses(
+                self._terminal,
+                self._settings,
+                api_url=self.base_url,
+                dagster_url=self.dagster_url,
+                workspaces=read_workspace_list_child(self._listing),
+            )
+        except OSError:  # no room for a process, or for the file of a login link
+            log.exception("the addresses of the service cannot be printed")
         warnings = WarningPrinter(
             f"{self.base_url}/readyz", self._terminal.say, has_dagster=bool(self._dagster)
         )
@@ -283,11 +293,29 @@ class Service:
             for child in self._dagster[2:]:
                 child.liveness.excuse()
 
+    def _restart_guard_if_needed(self) -> None:
+        """Start another guard where it was killed; where the system refuses that, try again later."""
+        if self._guard is None or time.monotonic() < self._guard_retry_at:
+            return
+        try:
+            if self._guard.restart_if_ended():
+                log.warning("the guard was killed; another one watches")
+        except OSError as error:
+            self._guard_retry_at = time.monotonic() + _ASK_EVERY_S
+            log.warning("the guard cannot be started: %s", error.strerror)
+
     def _restart_if_needed(self, child: ChildProcess) -> None:
         """End a silent child, plan the next start of one that ended, and start it when that is due."""
         assert self._guard is not None
         if child.is_due():
-            self._launch_children(child)
+            try:
+                self._launch_children(child)
+            except OSError as error:
+                self._terminal.say(
+                    f"The {child.command.name} cannot be started ({error.strerror}): "
+                    f"next try in {child.postpone_start():.0f} s",
+                    level=logging.WARNING,
+                )
         elif child.has_ended() or child.is_overdue:
             was_silent = child.is_ending
             pause = child.plan_restart(since_s=child.silent_s if was_silent else 0.0)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -113,6 +114,21 @@ def test_it_serves_on_when_the_reader_of_its_lines_has_ended(tmp_path: Path) -> 
         wait_ready(url, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=10) == 0
+
+
+def test_a_restart_that_the_system_refuses_is_tried_again(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with recorder_up(data, "--no-dagster") as (process, url):
+        most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        used = {int(path.name) for path in Path(f"/proc/{process.pid}/fd").iterdir()}
+        # Room for the log, and not for the pipes of another process.
+        room = [number for number in range(max(used) + 3) if number not in used][2]
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (room, most[1]))
+        os.kill(delivery_process(data), signal.SIGKILL)
+        wait_said("The delivery loop cannot be started (Too many open files): next try in", process)
+        assert httpx.get(f"{url}/healthz").status_code == 200
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, most)
+        wait_said("The delivery loop answers", process)
 
 
 def test_the_library_alone_says_what_is_missing(tmp_path: Path) -> None:
