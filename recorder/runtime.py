@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
-from recorder.storage.deployment import check_deployment_record
+from recorder.storage.deployment import check_deployment_record, check_deployment_secret
 from recorder.storage.durable_files import keep_files_private
 from recorder.storage.lake import Lake
 from recorder.storage.store_regions import check_store_addresses, check_store_regions
@@ -32,6 +32,7 @@ class Runtime:
             NoDeployment: if the database is empty and `create` is False.
             UnknownSchema: if the database was created by another release.
             UnknownRegion, WrongRegion: if the stores are not of the deployment's region.
+            OtherSecret: if the secret is not the deployment's.
             DatabaseUnusable: if the database does not answer.
             StoreUnusable: if the address of a store is wrong.
         """
@@ -41,6 +42,7 @@ class Runtime:
         blobs, lake = Blobs(settings.blob_url, archive_url=settings.cold_url), Lake(settings.lake_url)
         try:
             check_deployment_record(settings, database)
+            check_deployment_secret(settings, database, store=create)
             check_store_regions(settings, blobs, lake)
         except BaseException:
             database.close()

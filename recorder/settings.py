@@ -1,9 +1,7 @@
 """Settings of a deployment, read from the environment once at the edge of the program. Contract §9."""
 
 import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import partial
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from recorder import limits
-from recorder.errors import Conflict, NotFound
+from recorder.data_folder import read_secret
 from recorder.setting_parsers import (
     ConnectionSettings,
     LiveSandbox,
@@ -63,27 +61,6 @@ _STORE_VARIABLES = (
     "AZURE_ENDPOINT_URL",
     "RECORDER_DAGSTER_POSTGRES_URL",
 )
-
-
-class NoDeployment(NotFound):
-    """The data folder holds no deployment."""
-
-    def __init__(self, data: Path) -> None:
-        super().__init__(
-            "deployment",
-            f"There is no deployment in {data}. Choose its folder with --data or RECORDER_DATA_DIR, or "
-            "create one with `recorder up` or `recorder workspaces create --init`.",
-        )
-
-
-class DataFolderUnusable(Conflict):
-    """The data folder cannot be created, read or written."""
-
-    def __init__(self, data: Path, error: OSError) -> None:
-        super().__init__(
-            f"The data folder {data} cannot be used: {error.strerror}. Choose another folder with --data, or "
-            "give this user the right to write to it."
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +152,7 @@ class Settings:
         Raises:
             InvalidSetting: if a setting cannot be read.
             NoDeployment: if there is no secret and none is to be created.
+            MissingSecret: if there is a database, and its secret is missing or empty.
             DataFolderUnusable: if this user may not use the data folder.
         """
         env = os.environ if environment is None else environment
@@ -233,7 +211,7 @@ class Settings:
                 env.get("RECORDER_DAGSTER_AUTH_HEADER", ""), trusted_proxies
             ),
             # Last: a setting that cannot be read must not leave a data folder behind.
-            secret=_read_secret(env, data, create=create),
+            secret=read_secret(env, data, create=create),
         )
 
     @property
@@ -364,37 +342,3 @@ def list_store_address_settings() -> list[str]:
 
 def _name_session_setting_variable(name: str) -> str:
     return "_".join(("RECORDER", "SESSION", name.upper()))
-
-
-def _read_secret(env: Mapping[str, str], data: Path, *, create: bool) -> bytes:
-    try:
-        if create:
-            data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if env.get("RECORDER_SECRET"):
-            return env["RECORDER_SECRET"].encode()
-        path = data / "secret"
-        if path.exists():
-            return path.read_bytes()
-        if not create:
-            raise NoDeployment(data)
-        return store_secret(data, secrets.token_hex(32).encode())
-    except OSError as error:
-        raise DataFolderUnusable(data, error) from error
-
-
-def store_secret(data: Path, secret: bytes) -> bytes:
-    """Store a secret in a data folder that has none; return the one that is there."""
-    path, fresh = data / "secret", data / f".secret.{secrets.token_hex(8)}"
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(secret)
-        file.flush()
-        os.fsync(file.fileno())
-    # A link never replaces a file: of two processes that start at once, both read the first one's secret.
-    with suppress(FileExistsError):
-        os.link(fresh, path)
-    fresh.unlink()
-    # Without its entry on the disk, a start after a power cut would make another secret.
-    folder = os.open(data, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
-    return path.read_bytes()

@@ -26,6 +26,7 @@ from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import WebhookSecretRow
+from recorder.models.workspace import DeploymentRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.tenant import Tenant
@@ -282,8 +283,12 @@ def test_a_secret_that_is_not_the_deployments_is_reported(runtime: Runtime, port
     assert findings(runtime, ports, "secret") == []
     other = replace(runtime, settings=replace(runtime.settings, secret=b"another secret"))
     (runtime.settings.data_dir / "secret").write_bytes(runtime.settings.secret)
-    (of_file,) = findings(other, ports, "secret")
-    assert str(runtime.settings.data_dir / "secret") in of_file.message
+    of_file, of_record = findings(other, ports, "secret")
+    assert str(runtime.settings.data_dir / "secret") in of_file.message and of_file.state == "warning"
+    assert "is not the one" in of_record.message and of_record.state == "error"
+    assert "`recorder db accept-secret`" in of_record.fix
+    with runtime.database.transaction(write=True) as db:
+        db.get_one(DeploymentRow, 1).secret_check = None  # no start of this release yet
     row = WebhookSecretRow(
         webhook_id="whk_1",
         number=1,

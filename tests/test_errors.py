@@ -42,6 +42,8 @@ INTERNAL = {
     "wrong_region",
     "unknown_schema",
     "slots_differ",
+    "secret_differs",
+    "secret_missing",
     "items_failed",
     "lanes_open",
     "audit_does_not_fit",

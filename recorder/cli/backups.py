@@ -121,8 +121,9 @@ def _read_restore_options(data: Path, secret_file: Path | None) -> "tuple[Settin
         NoSecret: if neither the environment nor a file gives the secret.
         BadParameter: if the file cannot be read.
     """
+    from recorder.data_folder import NoDeployment
     from recorder.governance.backup.errors import NoSecret
-    from recorder.settings import NoDeployment, Settings, extend_program_environment
+    from recorder.settings import Settings, extend_program_environment
 
     try:
         secret = None if secret_file is None else secret_file.read_bytes().rstrip(b"\r\n")

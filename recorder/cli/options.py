@@ -197,7 +197,7 @@ def open_command_database(data: Path | None) -> Iterator[tuple["Settings", "Data
     """
     from recorder.settings import Settings
     from recorder.storage.database import open_database
-    from recorder.storage.deployment import check_deployment_record
+    from recorder.storage.deployment import check_deployment_record, check_deployment_secret
     from recorder.storage.durable_files import keep_files_private
 
     settings = Settings.from_env(data_dir=data, create=False)
@@ -205,6 +205,7 @@ def open_command_database(data: Path | None) -> Iterator[tuple["Settings", "Data
     database = open_database(settings, create=False)
     try:
         check_deployment_record(settings, database)
+        check_deployment_secret(settings, database, store=False)
         yield settings, database
     finally:
         database.close()

@@ -111,7 +111,8 @@ def _read_deployment_settings(data: Path | None) -> "Settings":
     Raises:
         NoDeployment: if the folder holds none; nothing is created then.
     """
-    from recorder.settings import NoDeployment, Settings
+    from recorder.data_folder import NoDeployment
+    from recorder.settings import Settings
     from recorder.storage.durable_files import keep_files_private
 
     settings = Settings.from_env(data_dir=data, create=False)
@@ -192,6 +193,41 @@ def _show_doctor_finding(finding: "Finding") -> None:
 
 
 database_app = typer.Typer(no_args_is_help=True, help="The database of a deployment.")
+
+
+@database_app.command("accept-secret")
+def accept_secret(data: DataDir = None, as_json: AsJson = False) -> None:
+    """Accept the present secret after the deployment's was lost or changed; stop the service first."""
+    from contextlib import closing
+
+    from recorder.data_folder import MissingSecret, create_secret
+    from recorder.settings import Settings, find_data_folder
+    from recorder.storage.database import open_database
+    from recorder.storage.deployment import accept_deployment_secret, check_deployment_record
+    from recorder.supervisor.run_records import SERVICE, AlreadyRunning, read_run_record
+
+    folder = find_data_folder(data)
+    if (holder := read_run_record(folder, SERVICE)) is not None:
+        raise AlreadyRunning(folder, SERVICE, holder)
+    try:
+        settings = Settings.from_env(data_dir=data, create=False)
+    except MissingSecret:
+        (folder / "secret").unlink(missing_ok=True)  # an empty file
+        create_secret(folder)
+        settings = Settings.from_env(data_dir=data, create=False)
+    with closing(open_database(settings, create=False)) as database:
+        check_deployment_record(settings, database)
+        was_other = accept_deployment_secret(settings, database)
+    if as_json:
+        print_json({"changed": was_other})
+        return
+    typer.echo(
+        "The secret is accepted. Keys and signed addresses of another one are invalid: create keys with "
+        "`recorder keys create`, and rotate the secrets of webhooks."
+        if was_other
+        else "The secret is the deployment's.",
+        err=True,
+    )
 
 
 @database_app.command("reslot")

@@ -42,7 +42,7 @@ from recorder.service_state import list_warnings, read_service_state
 from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
-from recorder.storage.deployment import check_deployment_record
+from recorder.storage.deployment import OtherSecret, check_deployment_record, check_deployment_secret
 from recorder.storage.lake import Lake
 from recorder.storage.store_regions import check_store_regions
 from recorder.supervisor.run_records import SERVICE, read_run_record
@@ -160,10 +160,10 @@ def _examine_database(
     else:
         yield Finding("region", "ok", f"Database and stores belong to the region {settings.region}.")
     try:
+        yield from examine_secret(settings, database)
         with database.transaction(write=False) as db:
             yield from examine_clocks(db)
             yield from examine_overdue_leases(db)
-            yield from examine_webhook_secrets(settings, db)
             yield from examine_service_warnings(settings, db)
             yield from examine_overdue_removals(db)
             is_browser_wanted = _is_browser_examination_needed(db)
@@ -200,14 +200,21 @@ _CLOCKS = {
 }
 
 
-def examine_webhook_secrets(settings: Settings, db: DbSession) -> Iterator[Finding]:
-    """Yield a finding about the signing secrets of webhooks, which the deployment's secret encrypts."""
+def examine_secret(settings: Settings, database: Database) -> Iterator[Finding]:
+    """Yield a finding about the deployment's secret, and the signing secrets of webhooks that it encrypts."""
+    try:
+        check_deployment_secret(settings, database, store=False)
+    except OtherSecret as error:
+        sentence, _, fix = f"{error}".partition(". ")
+        yield Finding("secret", "error", f"{sentence}.", fix)
+        return
     secret = WebhookSecretRow
     signing = or_(col(secret.expires_at).is_(None), col(secret.expires_at) > clock.now())
     is_foreign = col(secret.key_id) != WebhookSecretBox(settings.secret).key_id
-    count, foreign = db.exec(
-        select(func.count(), func.count().filter(is_foreign)).select_from(secret).where(signing)
-    ).one()
+    with database.transaction(write=False) as db:
+        count, foreign = db.exec(
+            select(func.count(), func.count().filter(is_foreign)).select_from(secret).where(signing)
+        ).one()
     if foreign:
         message = f"Signing secrets of webhooks that another RECORDER_SECRET encrypted: {foreign} of {count}."
         fix = "Start every process with the secret of this deployment; if it is lost, rotate these secrets."

@@ -207,6 +207,8 @@ class DeploymentRow(SQLModel, table=True):
     created_at: datetime
     #: When retention rewrote SQLite's file last.
     rewritten_at: datetime | None = None
+    #: Keyed hash that shows whether a process has the deployment's secret; stored at a start.
+    secret_check: str | None = None
 
 
 class Quota(WireOutput):

@@ -16,8 +16,9 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from sqlmodel import Session as DbSession
 from sqlmodel import SQLModel
 
+from recorder.data_folder import NoDeployment
 from recorder.errors import Conflict, Unavailable
-from recorder.settings import NoDeployment, Settings
+from recorder.settings import Settings
 from recorder.storage.engines import create_postgres_engine, create_sqlite_engine
 
 _ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")

@@ -16,9 +16,10 @@ from typer.testing import CliRunner
 
 from recorder.access.keys import WorkspaceExists
 from recorder.cli import app as command_line
+from recorder.data_folder import DataFolderUnusable, NoDeployment
 from recorder.errors import RecorderError
 from recorder.runtime import Runtime
-from recorder.settings import DataFolderUnusable, NoDeployment, Settings
+from recorder.settings import Settings
 from recorder.storage.database import DatabaseUnusable
 from tests.support.sealed_sessions import make_runtime
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from recorder.access.dagster_login import LoginLinks
 from recorder.cli import app as command_line
-from recorder.settings import NoDeployment, Settings
+from recorder.data_folder import NoDeployment
+from recorder.settings import Settings
 from recorder.supervisor.run_records import (
     DAGSTER_WEBSERVER,
     SERVICE,

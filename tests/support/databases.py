@@ -14,6 +14,7 @@ from typing import NoReturn
 import psycopg
 import pytest
 
+from recorder.data_folder import create_secret
 from recorder.ids import new_id
 from recorder.storage.database import Database
 
@@ -52,6 +53,7 @@ def create_file(folder: Path) -> str:
     file = folder / _FILE
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
+        create_secret(folder)  # no start creates one beside a database
         file.write_bytes(_template_file())
     return f"sqlite:///{file}"
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from recorder import clock
+from recorder.data_folder import store_secret
 from recorder.hashing import compute_hash_bucket
 from recorder.ids import new_id
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
@@ -37,6 +38,9 @@ def make_settings(folder: Path, **chosen: Any) -> Settings:
         "RECORDER_LOCAL_EXPORT_ROOT": str(folder / "local"),
         "RECORDER_ALLOWED_HOSTS": "testserver",
     }
+    if "database_url" in chosen:
+        # Deployments of several tests on one database have one secret, as processes of several machines.
+        store_secret(folder, hashlib.sha256(str(chosen["database_url"]).encode()).hexdigest().encode())
     settings = Settings.from_env(chosen_here, data_dir=folder)
     if "database_url" not in chosen:
         create_file(folder)

@@ -18,6 +18,7 @@ from pathlib import Path
 from sqlalchemy import update
 from sqlmodel import delete
 
+from recorder.data_folder import store_secret
 from recorder.governance.backup.backup_manifest import BackupFileEntry, BackupManifest, Store
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
@@ -28,7 +29,7 @@ from recorder.ids import new_id
 from recorder.models.operations import LeaseRow, SealPortionRow
 from recorder.models.workspace import DeploymentRow
 from recorder.runtime import Runtime
-from recorder.settings import Settings, store_secret
+from recorder.settings import Settings
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, UnknownSchema
 from recorder.storage.deployment import WrongRegion
