@@ -17,6 +17,7 @@ from sqlmodel.sql.expression import SelectOfScalar
 from recorder.audit.log import audit_entry_of, first_audit_hash, hash_audit_entry
 from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditHeadRow, AuditRow
+from recorder.models.workspace import WorkspaceRow
 from recorder.storage.database import Database
 
 BreakKind = Literal["changed", "missing", "reordered"]
@@ -90,16 +91,18 @@ def verify_audit(
         heads: hashes that were heads once; each must still be in one of the chains.
     """
     with database.transaction(write=False) as db:
-        workspace_ids = [workspace_id] if workspace_id is not None else _list_workspaces_with_chain(db)
+        workspace_ids = [workspace_id] if workspace_id is not None else _list_audited_workspaces(db)
     return AuditReport(
         chains=[_verify_audit_chain(database, each_id) for each_id in workspace_ids],
         lost_heads=[head for head in heads if not _contains_head(database, workspace_ids, head)],
     )
 
 
-def _list_workspaces_with_chain(db: DbSession) -> list[str]:
-    with_head = set(db.exec(select(AuditHeadRow.workspace_id)))
-    return sorted(with_head | set(db.exec(select(AuditRow.workspace_id).distinct())))
+def _list_audited_workspaces(db: DbSession) -> list[str]:
+    """Return the workspaces that have a chain or must have one: its first entry is their creation."""
+    with_chain = set(db.exec(select(AuditHeadRow.workspace_id)))
+    with_chain |= set(db.exec(select(AuditRow.workspace_id).distinct()))
+    return sorted(with_chain | set(db.exec(select(WorkspaceRow.id))))
 
 
 def _contains_head(database: Database, workspaces: list[str], head: str) -> bool:
@@ -166,6 +169,8 @@ def _describe_unlinked(db: DbSession, workspace_id: str, entry: "_Entry") -> Cha
 
 
 def _describe_head_break(head: AuditHeadRow | None, number: int) -> ChainBreak:
+    if head is None and number == 0:
+        return ChainBreak(1, "missing", "all entries and the head of the chain are gone")
     if head is None:
         return ChainBreak(number, "missing", "the head of the chain is gone")
     if head.number > number:

@@ -1,7 +1,9 @@
 """Tampering with the audit log shows: what was changed, is missing, or was moved. Contract §7 (audit)."""
 
 import json
+import sqlite3
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
@@ -183,3 +185,22 @@ def test_the_command_walks_every_chain_and_fails_at_a_break(tmp_path_factory: py
     assert [(broken["number"], broken["kind"]) for broken in breaks[broken]] == [(2, "changed")]
     text_form = CliRunner().invoke(command_line, ["audit", "verify", *data, "--workspace", whole])
     assert (text_form.exit_code, text_form.stdout) == (0, f"{whole}: 2 entries, unbroken.\n")
+
+
+def test_a_workspace_whose_whole_chain_is_gone_is_reported(tmp_path: Path) -> None:
+    data = ["--data", str(tmp_path)]
+    for words in (["one", "--init"], ["two"]):
+        assert CliRunner().invoke(command_line, ["workspaces", "create", *words, *data]).exit_code == 0
+    listed = json.loads(CliRunner().invoke(command_line, ["workspaces", "list", *data, "--json"]).stdout)
+    ids = {workspace["name"]: workspace["id"] for workspace in listed}
+    assert CliRunner().invoke(command_line, ["audit", "verify", *data]).exit_code == 0
+    with sqlite3.connect(tmp_path / "recorder.db") as connection:
+        for table in ("audit_entries", "audit_hashes", "audit_heads"):
+            connection.execute(f"DELETE FROM {table} WHERE workspace_id = ?", [ids["one"]])
+    connection.close()
+    output = CliRunner().invoke(command_line, ["audit", "verify", *data, "--json"])
+    chains = {chain["workspace_id"]: chain for chain in json.loads(output.stdout)["chains"]}
+    assert output.exit_code == 1 and chains[ids["two"]]["is_valid"]
+    assert chains[ids["one"]]["breaks"] == [
+        {"number": 1, "kind": "missing", "detail": "all entries and the head of the chain are gone"}
+    ]
