@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from recorder import clock, doctor
 from recorder.cli import app
+from recorder.data_folder import NoDeployment
 from recorder.doctor.examination import examine_deployment, examine_redis, examine_stores
 from recorder.doctor.findings import Finding
 from recorder.doctor.machine import Ports, check_browser
@@ -29,6 +30,7 @@ from recorder.models.webhook import WebhookSecretRow
 from recorder.models.workspace import DeploymentRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
+from recorder.settings import Settings
 from recorder.tenant import Tenant
 from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.databases import part_is_missing
@@ -347,6 +349,28 @@ def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Por
     assert [finding["check"] for finding in printed if finding["state"] != "ok"] == ["data folder"]
     data.chmod(0o700)
     assert CliRunner().invoke(app, words).exit_code == 0
+
+
+def test_the_command_examines_a_deployment_whose_database_is_elsewhere(
+    tmp_path: Path, ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As in a container of the API alone: `recorder up` has never run on the folder.
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    monkeypatch.setenv("RECORDER_SECRET", "s3cret")
+    monkeypatch.setenv("RECORDER_DATABASE_URL", f"sqlite:///{tmp_path / 'elsewhere.db'}")
+    words = ["doctor", "--data", str(data), "--port", str(ports.api), "--dagster-port", str(ports.dagster)]
+    result = CliRunner().invoke(app, [*words, "--json"])
+    assert isinstance(result.exception, NoDeployment) and list(data.iterdir()) == []
+    Runtime.open(Settings.from_env(data_dir=data)).close()
+    printed = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert {"database", "region", "secret"} <= {finding["check"] for finding in printed}
+    # Nothing runs yet.
+    assert {finding["check"] for finding in printed if finding["state"] != "ok"} <= {"dagster silent"}
+    (tmp_path / "elsewhere.db").unlink()
+    (tmp_path / "elsewhere.db").write_text("no database")
+    result = CliRunner().invoke(app, [*words, "--json"])
+    assert [f["check"] for f in json.loads(result.stdout) if f["state"] == "error"] == ["database"]
 
 
 def test_the_page_of_the_command_lists_every_check() -> None:

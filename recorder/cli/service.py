@@ -124,6 +124,34 @@ def _read_deployment_settings(data: Path | None) -> "Settings":
     return settings
 
 
+def _read_settings_to_examine(data: Path | None) -> "Settings":
+    """Return the settings of the deployment that doctor examines.
+
+    An API process alone leaves nothing in its data folder: with a database elsewhere that is queried.
+
+    Raises:
+        NoDeployment: if there is none; nothing is created then.
+    """
+    from recorder.data_folder import NoDeployment
+    from recorder.errors import RecorderError
+    from recorder.settings import Settings
+    from recorder.storage.database import open_database
+    from recorder.storage.durable_files import keep_files_private
+
+    settings = Settings.from_env(data_dir=data, create=False)
+    if settings.is_embedded:
+        return _read_deployment_settings(data)
+    keep_files_private()
+    try:
+        open_database(settings, create=False).close()
+    except NoDeployment:
+        raise
+    except RecorderError:  # it does not answer, which is a finding
+        if not settings.data_dir.is_dir():
+            raise NoDeployment(settings.data_dir) from None
+    return settings
+
+
 def _read_status_members(settings: "Settings") -> dict[str, Any]:
     """Return what `--json` prints; `login_url` is a fresh link where Dagster's pages answer."""
     from recorder.access.dagster_login import LoginLinks
@@ -173,7 +201,7 @@ def doctor(
 
     ports = Ports(host=host, api=port, dagster=dagster_port)
     findings = []
-    for finding in examine_deployment(_read_deployment_settings(data), ports=ports):
+    for finding in examine_deployment(_read_settings_to_examine(data), ports=ports):
         findings.append(finding)
         if not as_json:
             _show_doctor_finding(finding)

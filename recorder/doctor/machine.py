@@ -51,6 +51,8 @@ def check_data_folder(settings: Settings) -> Iterator[Finding]:
             wanted = "700" if path.is_dir() else "600"
             message = f"{path} has mode {mode:o}: other users of this machine can read it."
             yield Finding("data folder", "warning", message, f"chmod {wanted} {path}")
+    if not data.exists():  # database and stores are elsewhere
+        return
     usage = shutil.disk_usage(data)
     free = f"{usage.free / 1e9:.1f} GB of {usage.total / 1e9:.1f} GB are free in {data}."
     if usage.free < max(_FREE_BYTES, _FREE_SHARE * usage.total):
