@@ -64,6 +64,8 @@ def status(data: DataDir = None, as_json: AsJson = False) -> None:
     else:
         _show_status_field("service", "stopped; start it with")
         _show_status_field("", make_shell_command("up", "--data", shorten_path(Path(state["data"]))))
+    if state["running"] and state["api"] is None:
+        _show_status_field("API", "starting")
     for label, part in (("API", "api"), ("Dagster", "dagster")):
         if state[part] is not None:
             words = "" if state[part]["answers"] else "   does not answer"
@@ -167,7 +169,8 @@ def _read_status_members(settings: "Settings") -> dict[str, Any]:
         "data": str(settings.data_dir),
         "running": service is not None,
         **{name: members.get(name) for name in ("release", "process", "since")},
-        "api": _probe_status_address(members["api"]) if service else None,
+        # A service that starts has no address yet.
+        "api": _probe_status_address(members["api"]) if "api" in members else None,
         "dagster": dagster,
         "login_url": LoginLinks(settings).make_link(answering) if answering else None,
     }

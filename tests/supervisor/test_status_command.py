@@ -70,6 +70,14 @@ def test_a_running_one_shows_addresses_and_a_link_that_works(tmp_path: Path) -> 
     assert f"{service.url}/login/" in printed and token not in printed
 
 
+def test_a_service_that_starts_has_no_address_yet(tmp_path: Path) -> None:
+    make_runtime(tmp_path).close()
+    with RunRecord.hold(tmp_path, SERVICE, **MEMBERS):
+        result, printed = read(tmp_path), run(tmp_path).stdout
+    assert result["running"] and result["api"] is None and result["dagster"] is None
+    assert "API          starting\n" in printed
+
+
 def test_pages_that_do_not_answer_get_no_link(tmp_path: Path) -> None:
     make_runtime(tmp_path).close()
     url = "http://127.0.0.1:9"
