@@ -1,18 +1,17 @@
 """Client of the HTTP interface, and the recorder of a session in progress. Spec §4, contract §2–§7."""
 
-import re
 import time
 from types import TracebackType
 from typing import Any, Self
 
-from recorder import limits
 from recorder.client.administration import Administration
 from recorder.client.datasets import Datasets
 from recorder.client.encoding import encode_json
-from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.client.errors import ClientError, Unreachable
 from recorder.client.replays import Replays
 from recorder.client.sessions import Sessions
-from recorder.client.upload_batches import CapturedFrame, event_batch_calls
+from recorder.client.upload_batches import CapturedFrame, EncodedFrame
+from recorder.client.upload_queue import UploadQueue
 from recorder.ids import new_id
 
 
@@ -24,9 +23,7 @@ class Client(Sessions, Datasets, Replays, Administration):
     """
 
 
-_FLUSH_BYTES = 8 * 1024 * 1024
 _OBJECT_MEMBERS = frozenset({"app", "target", "input", "trace", "data"})
-_EVENT = re.compile(r"/events/(\d+)(/|$)")
 
 
 class SessionRecorder:
@@ -49,10 +46,7 @@ class SessionRecorder:
         self._workflow = workflow
         self._actor = actor
         self._metadata = metadata
-        #: JSON of each event, since `event` encodes it in order to check it.
-        self._events: list[bytes] = []
-        self._frames: list[CapturedFrame] = []
-        self._frame_bytes = 0
+        self._uploads = UploadQueue(client._transport.json)
         self._began = 0.0
         #: Id of the session; empty before the block begins.
         self.id = ""
@@ -88,17 +82,19 @@ class SessionRecorder:
             ValueError: if a number is NaN or Infinity.
         """
         item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
-        self._events.append(_encode_recorded_event(item))
-        if len(self._events) >= limits.EVENTS_PER_BATCH:
+        if self._uploads.add_event(_encode_recorded_event(item)):
             self.flush()
 
     def frame(self, image: bytes, *, t_ms: int | None = None, **members: Any) -> str:
-        """Record a screen (PNG, JPEG or WebP); returns its id, for the `frame_id` of events on it."""
+        """Record a screen (PNG, JPEG or WebP); returns its id, for the `frame_id` of events on it.
+
+        Raises:
+            TypeError: if the image is not bytes, or a member has no form in JSON.
+            ValueError: if the image is none of these, or a number is NaN or Infinity.
+        """
         members.setdefault("id", new_id("frm"))
         frame = CapturedFrame.of(image, t_ms=self.now_ms if t_ms is None else t_ms, **members)
-        self._frames.append(frame)
-        self._frame_bytes += len(image)
-        if len(self._frames) >= limits.FRAMES_PER_BATCH or self._frame_bytes >= _FLUSH_BYTES:
+        if self._uploads.add_frame(EncodedFrame.of(frame)):
             self.flush()
         return str(frame.item["id"])
 
@@ -107,31 +103,15 @@ class SessionRecorder:
         self._client.tag(self.id, name, data=data or None, t_ms=self.now_ms if t_ms is None else t_ms)
 
     def flush(self) -> None:
-        """Send the buffers; called automatically when a batch is full and at the end."""
-        # Emptied before sending: after an error the contents may be stored, and are not sent again.
-        frames, self._frames, self._frame_bytes = self._frames, [], 0
-        self._client.add_frames(self.id, frames)
-        events, self._events = self._events, []
-        try:
-            self._client.add_events(self.id, events)
-        except ApiError as error:
-            self._send_events_before(error, events)
-            raise
+        """Send what is buffered; called automatically when a batch is full and at the end.
 
-    def _send_events_before(self, error: ApiError, events: list[bytes]) -> None:
-        """Send the events before the first refused one; after a buffer of several requests, none."""
-        numbers = [
-            int(match[1]) for item in error.errors if (match := _EVENT.match(str(item.get("pointer"))))
-        ]
-        if not numbers or len(list(event_batch_calls(self.id, events))) > 1:
-            return
-        try:
-            self._client.add_events(self.id, events[: min(numbers)])
-        except ClientError as failure:
-            error.add_note(f"The {min(numbers)} events before it could not be sent: {failure}")
+        What the service refuses is dropped, and everything else is sent. What it does not acknowledge stays
+        buffered: the next flush sends it again, and the service stores it once.
+        """
+        self._uploads.send(self.id)
 
     def _close_session(self, error: BaseException | None) -> None:
-        """Send the buffers and stop the session, also if the service refuses what is in the buffers."""
+        """Send what is buffered and stop the session, also if the service refuses a part."""
         try:
             self.flush()
         except Unreachable:

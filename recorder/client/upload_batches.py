@@ -3,7 +3,7 @@
 Spec §8.1, contract §3.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 #: A quarter of the limit of a request, so that an interrupted batch is sent again quickly.
 _FRAMES_BATCH_BYTES = limits.FRAMES_REQUEST_BYTES // 4
-_EVENTS_BATCH_BYTES = limits.EVENTS_REQUEST_BYTES - len('{"events":[]}')
+EVENTS_BATCH_BYTES = limits.EVENTS_REQUEST_BYTES - len('{"events":[]}')
 _MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"RIFF", "image/webp"))
 _IMAGE_EXPECTED = (
     'A frame takes the bytes of a PNG, JPEG or WebP file, such as Path("screen.png").read_bytes().'
@@ -49,6 +49,15 @@ class EncodedFrame:
     item: bytes
     image: bytes
 
+    @classmethod
+    def of(cls, frame: CapturedFrame) -> "EncodedFrame":
+        """Return a frame with its item encoded.
+
+        Raises:
+            TypeError, ValueError: if a member has no form in JSON.
+        """
+        return cls(encode_json(frame.item), frame.image)
+
     @property
     def size(self) -> int:
         """Bytes on the wire, with room for the part's own header."""
@@ -79,34 +88,43 @@ def event_batch_calls(
     """
     encoded = (event if isinstance(event, bytes) else encode_json(event) for event in events)
     sized = ((len(item) + 1, item) for item in encoded)
-    for batch in _cut_batches(sized, limits.EVENTS_PER_BATCH, _EVENTS_BATCH_BYTES):
-        yield TransportCall(
-            "POST",
-            f"/v1/sessions/{session_id}/events",
-            content=b'{"events":[' + b",".join(batch) + b"]}",
-            key=new_batch_id(),
-            repeatable=True,
-        )
+    for batch in _cut_batches(sized, limits.EVENTS_PER_BATCH, EVENTS_BATCH_BYTES):
+        yield make_event_batch_call(session_id, batch, key=new_batch_id())
+
+
+def make_event_batch_call(session_id: str, batch: Sequence[bytes], *, key: str) -> TransportCall:
+    """Return the call that uploads a batch of events, each given as JSON."""
+    return TransportCall(
+        "POST",
+        f"/v1/sessions/{session_id}/events",
+        content=b'{"events":[' + b",".join(batch) + b"]}",
+        key=key,
+        repeatable=True,
+    )
 
 
 def frame_batch_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[TransportCall]:
     """Yield one multipart call for each batch of at most 50 frames, in order."""
-    encoded = (EncodedFrame(encode_json(frame.item), frame.image) for frame in frames)
+    encoded = (EncodedFrame.of(frame) for frame in frames)
     sized = ((frame.size, frame) for frame in encoded)
     for batch in _cut_batches(sized, limits.FRAMES_PER_BATCH, _FRAMES_BATCH_BYTES):
-        batch_id = new_batch_id()
-        # The boundary is the batch id: the body of a repeated batch is the same to the byte.
-        yield TransportCall(
-            "POST",
-            f"/v1/sessions/{session_id}/frames",
-            content=encode_multipart_batch(batch, boundary=batch_id),
-            content_type=f"multipart/form-data; boundary={batch_id}",
-            key=batch_id,
-            repeatable=True,
-        )
+        yield make_frame_batch_call(session_id, batch, key=new_batch_id())
 
 
-def encode_multipart_batch(batch: list[EncodedFrame], *, boundary: str) -> bytes:
+def make_frame_batch_call(session_id: str, batch: Sequence[EncodedFrame], *, key: str) -> TransportCall:
+    """Return the multipart call that uploads a batch of frames."""
+    # The boundary is the batch id: the body of a repeated batch is the same to the byte.
+    return TransportCall(
+        "POST",
+        f"/v1/sessions/{session_id}/frames",
+        content=encode_multipart_batch(batch, boundary=key),
+        content_type=f"multipart/form-data; boundary={key}",
+        key=key,
+        repeatable=True,
+    )
+
+
+def encode_multipart_batch(batch: Sequence[EncodedFrame], *, boundary: str) -> bytes:
     """Return a body: the part `frames` (JSON, its items name their parts) and a part for each image."""
     # The item is a non-empty object: its opening brace makes room for the name of its part.
     items = b",".join(b'{"part":"p%d",' % n + frame.item[1:] for n, frame in enumerate(batch))
