@@ -85,7 +85,7 @@ class SessionRecorder:
         if self._uploads.add_event(_encode_recorded_event(item)):
             self.flush()
 
-    def frame(self, image: bytes, *, t_ms: int | None = None, **members: Any) -> str:
+    def frame(self, image: bytes | bytearray, *, t_ms: int | None = None, **members: Any) -> str:
         """Record a screen (PNG, JPEG or WebP); returns its id, for the `frame_id` of events on it.
 
         Raises:

@@ -29,8 +29,10 @@ class CapturedFrame(NamedTuple):
     image: bytes
 
     @classmethod
-    def of(cls, image: bytes, *, t_ms: int, **members: Any) -> "CapturedFrame":
+    def of(cls, image: bytes | bytearray, *, t_ms: int, **members: Any) -> "CapturedFrame":
         """Return a frame of a PNG, JPEG or WebP file; `members` are the item's others (`id`, `dom`, `url` …).
+
+        A bytearray is copied: the caller may reuse it.
 
         Raises:
             TypeError: if the image is not bytes.
@@ -39,7 +41,7 @@ class CapturedFrame(NamedTuple):
         if not isinstance(image, bytes | bytearray):
             raise TypeError(f"{_IMAGE_EXPECTED} You passed a value of type {type(image).__name__}.")
         content_type = members.pop("content_type", None) or detect_frame_image_type(image)
-        return cls({"t_ms": t_ms, "content_type": content_type, **members}, image)
+        return cls({"t_ms": t_ms, "content_type": content_type, **members}, bytes(image))
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class EncodedFrame:
         return len(self.item) + len(self.image) + 256
 
 
-def detect_frame_image_type(image: bytes) -> str:
+def detect_frame_image_type(image: bytes | bytearray) -> str:
     """Return the content type of an image file, by its first bytes."""
     for magic, content_type in _MAGIC:
         if image.startswith(magic):

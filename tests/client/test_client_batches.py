@@ -77,6 +77,15 @@ def test_a_path_is_refused_as_a_picture() -> None:
         CapturedFrame.of("/tmp/screen.png", t_ms=0, content_type="image/png")  # type: ignore[arg-type]
 
 
+def test_a_frame_keeps_its_picture_when_the_caller_reuses_its_buffer() -> None:
+    buffer = bytearray()
+    frames = []
+    for number in range(3):
+        buffer[:] = PNG + bytes([number])
+        frames.append(CapturedFrame.of(buffer, t_ms=number))
+    assert [frame.image for frame in frames] == [PNG + bytes([number]) for number in range(3)]
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_json_lacks_is_refused_by_its_member(number: float) -> None:
     events = [{"t_ms": 0, "type": "log"}, {"t_ms": 1, "type": "log", "data": {"price": number}}]
