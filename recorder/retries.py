@@ -17,7 +17,7 @@ _is_ours: ContextVar[bool] = ContextVar("is_retry_of_recorder", default=False)
 def retry(
     on: type[Exception] | Callable[[Exception], bool | float],
     *,
-    attempts: int,
+    attempts: int | None,
     first_s: float,
     longest_s: float,
     jitter_s: float = 0.0,
@@ -30,7 +30,7 @@ def retry(
 
     Args:
         on: errors after which the call is repeated; a function returns True, False, or the seconds to wait.
-        attempts: most attempts, the first included.
+        attempts: most attempts, the first included; None sets no limit.
         first_s: wait after the first attempt.
         longest_s: longest wait, jitter included.
         jitter_s: most that is added to a wait at random, so that callers do not return together.

@@ -1,6 +1,7 @@
 """Requests of the client: connections, retries and pages. Contract §1 (idempotency)."""
 
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,13 +18,14 @@ from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.client.service_address import check_key, is_loopback_service_host, parse_service_address
 from recorder.retries import retry
 
-_ATTEMPTS = 8
 _WAIT_FIRST_S = 0.2
 _WAIT_MAX_S = 10.0
 _JITTER_S = 0.5
 # Below the 5 s after which the server closes an idle connection: a request never meets that closing.
 _KEEP_ALIVE_S = 2.0
 _CONNECT_TIMEOUT_S = 5.0
+# A key of the smallest tier has so many requests under way; streams have a limit of their own.
+_MAX_REQUESTS = 32
 # A service that never answered is most often not running, or elsewhere: the caller learns it within 5 s.
 _FIRST_ANSWER_S = 3.0
 #: Nothing was stored, so every request may be repeated.
@@ -84,11 +86,12 @@ class Transport:
         self._patience_s = patience_s
         self._first_answer_s = first_answer_s
         self._has_answered = False
+        self._free_requests = threading.BoundedSemaphore(_MAX_REQUESTS)
         self._http = httpx.Client(
             base_url=self.base_url,
             headers={"Authorization": f"Bearer {key}", "Accept": "application/json"},
             timeout=httpx.Timeout(timeout_s, connect=_CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=64, keepalive_expiry=_KEEP_ALIVE_S),
+            limits=httpx.Limits(keepalive_expiry=_KEEP_ALIVE_S),
             # A proxy of the environment cannot reach this machine's own loopback.
             trust_env=not is_loopback_service_host(url.host),
         )
@@ -98,7 +101,7 @@ class Transport:
         self._http.close()
 
     def send(self, call: TransportCall) -> httpx.Response:
-        """Return the answer, after as many attempts as the call admits.
+        """Return the answer; a call that may be repeated is sent again until the patience ends.
 
         Raises:
             ApiError: if the service refuses, or still asks to wait when the patience ends.
@@ -107,7 +110,7 @@ class Transport:
         began = time.monotonic()
         for attempt in retry(
             lambda error: self._decide_retry(error, call, waited_s=time.monotonic() - began),
-            attempts=_ATTEMPTS,
+            attempts=None,
             first_s=_WAIT_FIRST_S,
             longest_s=_WAIT_MAX_S,
             jitter_s=_JITTER_S,
@@ -166,7 +169,7 @@ class Transport:
         if call.accept is not None:
             headers["Accept"] = call.accept
         params = {name: value for name, value in (call.params or {}).items() if value is not None}
-        with self._translate_errors():
+        with self._free_requests, self._translate_errors():
             response = self._http.request(
                 call.method, call.path, content=call.content, headers=headers, params=params
             )

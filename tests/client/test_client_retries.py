@@ -1,8 +1,9 @@
 """Requests that the client repeats, and those that it never does. Contract §1 (errors, idempotency)."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
 from recorder.client.transport import Transport, TransportCall
 from tests.support.ports import find_free_port
+from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, Received, running_receiver
 
 KEY = "nsk_local_secretsecret"
@@ -105,6 +107,38 @@ def test_a_wait_beyond_patience_is_not_begun() -> None:
         client.stop("ses_1")
     assert raised.value.retry_after_s == 3600
     assert len(received) == 1
+
+
+def test_a_busy_service_is_asked_again_as_long_as_patience_lasts() -> None:
+    busy = Answer(429, {"code": "rate_limited", "detail": "Slower."}, {"Retry-After": "0"})
+    with served(*[busy] * 12, Answer(200, SESSION)) as (client, received):
+        assert client.stop("ses_1") == SESSION
+    assert len(received) == 13
+
+
+def test_threads_that_share_a_client_have_no_more_requests_under_way_than_a_key_may_have() -> None:
+    hold = threading.Event()
+    answers: list[Any] = []
+    with running_receiver(Answer(200, SESSION), hold=hold) as receiver, Client(receiver.url, KEY) as client:
+        threads = [
+            threading.Thread(target=lambda: answers.append(client.get_session("ses_1"))) for _ in range(40)
+        ]
+        for thread in threads:
+            thread.start()
+        wait_for(lambda: len(receiver.received) == 32)
+        time.sleep(0.2)
+        assert len(receiver.received) == 32
+        hold.set()
+        for thread in threads:
+            thread.join()
+    assert answers == [SESSION] * 40
+
+
+def test_open_streams_leave_room_for_requests() -> None:
+    with served(Answer(200, SESSION)) as (client, _), ExitStack() as streams:
+        for _ in range(40):
+            streams.enter_context(client._transport.streamed("/v1/sessions/ses_1", {}, {}, silence_s=5))
+        assert client.get_session("ses_1") == SESSION
 
 
 def test_patience_ends() -> None:
