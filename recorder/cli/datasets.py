@@ -99,7 +99,7 @@ def export(
     if download is not None:
         answer["folder"] = str(
             _download_dataset_for_command(
-                f"{url}/v1/exports/{made['id']}/manifest", key, download / made["id"]
+                f"{url.rstrip('/')}/v1/exports/{made['id']}/manifest", key, download / made["id"]
             )
         )
     if as_json:

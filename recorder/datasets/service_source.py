@@ -1,10 +1,12 @@
 """Source of a dataset that the service hosts: signed addresses, API key, retries, renewal. Spec §2.5.
 
-A manifest may be hostile: only addresses of the export itself are requested, and redirects are not followed.
+A manifest may be hostile, and can name the service by an address that is valid elsewhere. So a file is
+requested below the address that the manifest was read from, with the signature that the manifest lists;
+redirects are not followed.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import httpx
 
@@ -78,7 +80,7 @@ class ServiceSource:
             AddressExpired: if the manifest's own address has expired too.
             FileGone: if the service no longer has the file.
             DatasetChanged: if the manifest now lists another file at this path.
-            ManifestRefused: if the address is not one of this export's own.
+            ManifestRefused: if the address is not one of this file of this export.
             ApiError, Unreachable: if the service refuses or does not answer.
         """
         return _read_with_retries(lambda start: self._read_from(shard, start))
@@ -86,10 +88,9 @@ class ServiceSource:
     def read_card(self) -> bytes | None:
         """Return README.md from the address that the manifest signs for it; None where it cannot be read."""
         try:
-            url = parse_manifest(self.read_manifest()).card_url
-            if url is None or not _is_service_address(manifest_url=self._url, url=url, path=CARD):
-                return None
-            return self._read(url, {}, CARD_BYTES)
+            signed_url = parse_manifest(self.read_manifest()).card_url
+            url = None if signed_url is None else _make_own_file_url(self._url, signed_url, CARD)
+            return None if url is None else self._read(url, {}, CARD_BYTES)
         except (ApiError, ManifestUnreadable):
             return None
 
@@ -101,7 +102,7 @@ class ServiceSource:
         url = self._renewed_urls.get(shard.path, shard.url)
         try:
             if url is not None:
-                yield from _download_from_service(self._require_own(url, shard), {}, start)
+                yield from _download_from_service(self._make_own_url(url, shard), {}, start)
                 return
         except ApiError as error:
             # The answer of a request starts with its status, so that no bytes were read of this one.
@@ -111,7 +112,7 @@ class ServiceSource:
                 raise
         url = self._renew_url(shard)
         try:
-            yield from _download_from_service(self._require_own(url, shard), {}, start)
+            yield from _download_from_service(self._make_own_url(url, shard), {}, start)
         except ApiError as error:
             if error.status == 404:
                 raise FileGone(shard.path) from error
@@ -125,9 +126,10 @@ class ServiceSource:
                 raise ManifestUnreadable
         return bytes(data)
 
-    def _require_own(self, url: str, shard: Shard) -> str:
-        """Return an address if the service serves this file there; no other address is requested."""
-        if not _is_service_address(manifest_url=self._url, url=url, path=shard.path):
+    def _make_own_url(self, signed_url: str, shard: Shard) -> str:
+        """Return the address to request for a signed one; no other address is requested."""
+        url = _make_own_file_url(self._url, signed_url, shard.path)
+        if url is None:
             reason = "has an address that is not the export's own"
             raise ManifestRefused(
                 f"it gives {shard.path} an address that is not the export's own. Open the address of the "
@@ -154,15 +156,31 @@ class ServiceSource:
         return listed.url
 
 
-def _is_service_address(*, manifest_url: str, url: str, path: str) -> bool:
-    """Return whether the service serves a file at an address: a hostile manifest can name any address."""
+def _make_own_file_url(manifest_url: str, signed_url: str, path: str) -> str | None:
+    """Return the address of a file beside its manifest, with a signed address's signature.
+
+    The signature covers the path below the service's own address. So scheme, host and prefix are those of
+    the manifest, which may be read through a tunnel or by another name of the host; any others are never
+    requested.
+
+    Args:
+        manifest_url: address that the manifest was read from.
+        signed_url: address that the manifest lists for the file.
+        path: path of the file in the export.
+
+    Returns:
+        None if the signed address is not one of this file of this export.
+    """
     try:
-        manifest, file = urlsplit(manifest_url), urlsplit(url)
+        manifest, signed = urlsplit(manifest_url), urlsplit(signed_url)
     except ValueError:
-        return False
-    expected = f"{manifest.path.removesuffix('/manifest')}/files/{path}"
-    allowed = {expected, quote(expected), quote(expected, safe="/=")}
-    return (file.scheme, file.netloc) == (manifest.scheme, manifest.netloc) and file.path in allowed
+        return None
+    folder = manifest.path.removesuffix("/manifest")
+    file = f"/{'/'.join(folder.rsplit('/', 3)[1:])}/files/{path}"  # /v1/exports/{id}/files/{path}
+    if not signed.path.endswith((file, quote(file), quote(file, safe="/="))):
+        return None
+    own_path = f"{folder}/files/{quote(path, safe='/=')}"
+    return urlunsplit((manifest.scheme, manifest.netloc, own_path, signed.query, ""))
 
 
 def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:

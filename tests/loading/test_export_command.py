@@ -64,6 +64,16 @@ def test_a_watched_export_is_downloaded_and_verified(
     assert (broken.code, "another SHA-256" in broken.out) == (1, True)
 
 
+@pytest.mark.parametrize("form", ["with a slash", "by another name"])
+def test_a_download_needs_no_address_of_the_services_own_form(
+    host: Host, tmp_path: Path, run: Callable[..., Ended], form: str
+) -> None:
+    url = f"{host.url}/" if form == "with a slash" else host.url.replace("127.0.0.1", "localhost")
+    with host.working():
+        done = run("export", "checkout", "--format", "jsonl", "--url", url, "--download", str(tmp_path))
+    assert (done.code, done.out) == (0, f"{tmp_path / newest(host)['id']}\n"), done.err
+
+
 def test_an_empty_dataset_is_named_with_its_reason(host: Host, run: Callable[..., Ended]) -> None:
     with host.working():
         done = run("export", "checkout", "--where", "outcome=error", "--where", "tag=none", "--watch")

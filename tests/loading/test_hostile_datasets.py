@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import stat
 import tarfile
 import threading
@@ -73,7 +74,8 @@ def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
     [
         lambda base, path: f"{base}/admin/{path}",
         lambda base, path: f"{base}/v1/exports/exp_2/files/{path}",
-        lambda base, path: f"http://localhost:{base.rpartition(':')[2]}/v1/exports/exp_1/files/{path}",
+        lambda base, path: f"{base}/v1/exports/exp_1/files/../{path}",
+        lambda base, path: f"http://[{base}/v1/exports/exp_1/files/{path}",
     ],
 )
 def test_no_address_but_the_exports_own_is_asked(
@@ -89,6 +91,22 @@ def test_no_address_but_the_exports_own_is_asked(
         dataset.download(tmp_path / "set")
     assert requests == []
     assert not (tmp_path / "set" / "README.md").exists()
+
+
+def test_another_host_in_an_address_is_not_asked(service: Callable[..., Any], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        base = f"http://127.0.0.1:{stranger.getsockname()[1]}"
+        dataset, requests = service(
+            lambda _, path: f"{base}/prefix/v1/exports/exp_1/files/{path}?exp=1&sig=2", tmp_path
+        )
+        with pytest.raises(ApiError, match="302"):
+            dataset.polars()
+        stranger.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
+    assert requests
+    for path in requests:
+        assert path.startswith("/v1/exports/exp_1/files/data/") and path.endswith("?exp=1&sig=2")
 
 
 def test_a_card_without_end_is_not_taken(service: Callable[..., Any], tmp_path: Path) -> None:
