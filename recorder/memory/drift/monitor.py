@@ -28,7 +28,7 @@ from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import SubjectWatch, list_watched_subjects
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.columns_cache import read_graph_columns
-from recorder.memory.storage.versions import read_newest_version
+from recorder.memory.storage.versions import have_sessions_left_since_graph_version, read_newest_version
 from recorder.models.drift import DriftStateRow
 from recorder.models.memory import GraphVersionRow
 from recorder.storage.database import Database
@@ -37,6 +37,8 @@ from recorder.webhooks.outbox import add_outbox_event
 
 RULES = DriftRules()
 _SHOWN_ALARMS = 20
+#: Readings of a graph before a check leaves alarms to the next one: sessions left it during each.
+_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,22 +111,31 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
     """Judge the sessions that a graph has received since the last check.
 
     Returns:
-        None where there are none, or where another check was faster.
+        None where there are none, where another check was faster, or where there are alarms and sessions
+        left the graph during each of several attempts: the next check judges them again.
     """
-    with database.transaction(write=False) as db:
-        reading = _read_graph(db, scope)
-    if reading is None:
-        return None
-    checks = list(detect_alarms(reading.history, reading.state, rules))
-    with database.transaction(write=True) as db:
-        row = lock_drift_state(db, scope)
-        if row.looked_seq != reading.looked_seq:
+    for _ in range(_ATTEMPTS):
+        with database.transaction(write=False) as db:
+            reading = _read_graph(db, scope)
+        if reading is None:
             return None
-        alarms = [alarm for check in checks for alarm in _queue_alarms(db, scope, check, reading)]
-        state = checks[-1].state if checks else reading.state
-        store_drift_state(row, state, reading.up_to_seq, reading.history, reading.columns)
-        db.add(row)
-    return _summarize_drift_check(scope, reading, checks, alarms)
+        checks = list(detect_alarms(reading.history, reading.state, rules))
+        with database.transaction(write=True) as db:
+            # An erasure takes the same lock: it came before, or it will find these alarms and their labels.
+            head = read_newest_version(db, scope, lock=True)
+            row = None if head is None else lock_drift_state(db, scope)
+            if row is None or row.looked_seq != reading.looked_seq:
+                return None
+            if any(check.alarms for check in checks) and have_sessions_left_since_graph_version(
+                db, scope, reading.columns.version
+            ):
+                continue
+            alarms = [alarm for check in checks for alarm in _queue_alarms(db, scope, check, reading)]
+            state = checks[-1].state if checks else reading.state
+            store_drift_state(row, state, reading.up_to_seq, reading.history, reading.columns)
+            db.add(row)
+        return _summarize_drift_check(scope, reading, checks, alarms)
+    return None
 
 
 def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:

@@ -121,6 +121,13 @@ def was_rebuilt_since_graph_version(db: DbSession, scope: GraphScope, since_vers
     return db.exec(select(row.version).where(*in_scope(row, scope), *rebuilt).limit(1)).first() is not None
 
 
+def have_sessions_left_since_graph_version(db: DbSession, scope: GraphScope, since_version: int) -> bool:
+    """Return whether sessions were deleted or purged from a graph after a version."""
+    row = GraphVersionRow
+    left = (col(row.version) > since_version, col(row.kind).in_(("removal", "purge")))
+    return db.exec(select(row.version).where(*in_scope(row, scope), *left).limit(1)).first() is not None
+
+
 def count_trace_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
     """Return the changes of trace counts after a version, if only counters moved.
 
