@@ -21,6 +21,8 @@ class NoticedChange:
     most_after: float
     #: Whether it was reported; else it is a consequence of one that was.
     is_reported: bool
+    #: Numbers of sealing of both sessions, where they were stored: deletions move positions, never these.
+    stored_seqs: tuple[int, int] | None = None
 
 
 _ORDER_OF_FALLS = {PATH: 0, NODE: 1, EDGE: 2}

@@ -143,10 +143,22 @@ def _restore_drift_changes(
     changes = {}
     for subject_id, rose, since_seq, seal_seq, before, most_after, is_reported in entries:
         number = numbers.find(subject_id)
-        if number is not None:
-            since, position = history.at(since_seq), history.after(seal_seq) - 1
-            changes[number] = NoticedChange(number, rose, since, position, before, most_after, is_reported)
+        since, position = history.at(since_seq), history.after(seal_seq) - 1
+        if number is not None and _has_sessions_of_change(history, number, rose, since, position):
+            changes[number] = NoticedChange(
+                number, rose, since, position, before, most_after, is_reported, (since_seq, seal_seq)
+            )
     return changes
+
+
+def _has_sessions_of_change(history: History, subject: int, rose: bool, since: int, position: int) -> bool:
+    """Return whether deletions left sessions of a change: of growth, one that has the subject.
+
+    Without any the change explains no other one, and the subject may be reported again.
+    """
+    if rose:
+        return bool(history.has(subject, since, position + 1).any())
+    return since <= position
 
 
 def store_drift_state(
@@ -163,8 +175,7 @@ def store_drift_state(
         [
             id_of(change.subject),
             change.rose,
-            int(seqs[change.since]),
-            int(seqs[change.position]),
+            *(change.stored_seqs or (int(seqs[change.since]), int(seqs[change.position]))),
             change.before,
             change.most_after,
             change.is_reported,
