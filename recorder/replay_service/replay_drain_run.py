@@ -48,7 +48,7 @@ from recorder.replay_service.requests.replays import (
     set_replay_ended,
 )
 from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
-from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
+from recorder.replay_service.scheduling.store_pauses import STORE_TIME_OVER, StorePauses
 from recorder.replays.recorded_session import InvalidRecording
 from recorder.replays.replay_policy import DECISION_TIME, NO_DECISION
 from recorder.replays.replay_results import DryResult
@@ -283,8 +283,7 @@ class ReplayDrainRun:
         if not self._pauses.has_waited(row.id):
             self._pauses.add_pause(row)
         else:
-            minutes = STORE_TIME.seconds // 60
-            self._fail(row, "internal", f"A store did not answer for {minutes} minutes; replay it again.")
+            self._fail(row, "internal", STORE_TIME_OVER)
 
     def _fail(self, row: ReplayRow, type: str, message: str) -> None:
         self._pauses.forget(row.id)

@@ -274,6 +274,21 @@ def test_a_store_that_does_not_answer_pauses_the_workspace(
     assert shown(caller, session_id) == 1.0
 
 
+def test_a_session_whose_snapshots_are_missing_waits_for_them(
+    caller: Caller, process: ReplayabilityProcess
+) -> None:
+    session_id = sealed_run(caller, first=OTHER)
+    folder = Path(caller.service.runtime.settings.blob_url)
+    away = folder.rename(folder.with_name("away"))
+    folder.mkdir()  # the volume is not mounted
+    assert compute_all(caller, process) == {}
+    assert change(caller.service.runtime, session_id).replayability_at is None
+    folder.rmdir()
+    away.rename(folder)
+    assert compute_all(caller, process) == {"computed": 1}
+    assert shown(caller, session_id) == 0.0
+
+
 def test_a_session_that_is_sealed_again_is_computed_again(
     caller: Caller, process: ReplayabilityProcess
 ) -> None:

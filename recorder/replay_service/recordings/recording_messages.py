@@ -19,6 +19,8 @@ from recorder.storage.blobs import Blobs
 
 #: Snapshots that this process read last, of the size in bytes that most have.
 _SHARED_SNAPSHOTS, _SHARED_BYTES = 64, 64 * 1024
+#: Masking lengthens snapshots up to this size; other sizes are those of damaged bytes.
+_MOST_STORED_BYTES = limits.DOM_BYTES * limits.MASKING_GROWTH
 
 
 class EventMessage(msgspec.Struct, array_like=True):
@@ -92,20 +94,23 @@ class _RecordingSnapshotReader:
 
     def __init__(self, snapshots: StoredSnapshots) -> None:
         self._snapshots = snapshots
-        #: The last snapshot, packed and as a value.
-        self._last: tuple[bytes, Mapping[str, Any] | None] = b"", None
+        #: The last snapshot, packed and as a value; before the first one nothing, since a part of an object
+        #: that was cut is empty.
+        self._last: tuple[bytes | None, Mapping[str, Any] | None] = None, None
 
     def read_dom(self, snapshot: SnapshotLocation | None) -> Mapping[str, Any] | None:
-        """Return a snapshot; None without one, or if its bytes are gone or damaged.
+        """Return a snapshot; None without one, or if it is larger than a snapshot may be.
 
         One that equals the snapshot read before, such as that of a page that did not change, is that object.
+
+        Raises:
+            Unavailable: if the store does not answer, or the stored bytes are missing or damaged: without
+                them a replay would not see what is different on the page.
         """
         if snapshot is None:
             return None
         try:
             packed = self._snapshots.read(snapshot)
-        except KeyError:
-            return None
         except Exception as error:  # clients of stores raise errors of many kinds
             raise Unavailable("The blob store") from error
         if packed != self._last[0]:
@@ -116,9 +121,11 @@ class _RecordingSnapshotReader:
 def _unpack(packed: bytes) -> Mapping[str, Any] | None:
     try:
         size = zstandard.get_frame_parameters(packed).content_size
-    except zstandard.ZstdError:
-        return None
-    if not 0 < size <= limits.DOM_BYTES:
+    except zstandard.ZstdError as error:
+        raise Unavailable("The blob store") from error
+    if size > _MOST_STORED_BYTES:
+        raise Unavailable("The blob store")
+    if size > limits.DOM_BYTES:
         return None
     return _decode_shared(packed) if size <= _SHARED_BYTES else _decode(packed)
 
@@ -126,8 +133,8 @@ def _unpack(packed: bytes) -> Mapping[str, Any] | None:
 def _decode(packed: bytes) -> Mapping[str, Any] | None:
     try:
         value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
-    except (zstandard.ZstdError, orjson.JSONDecodeError):
-        return None
+    except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
+        raise Unavailable("The blob store") from error
     return value if isinstance(value, dict) else None
 
 

@@ -30,7 +30,7 @@ from recorder.replay_service.requests.recoveries import lock_open_recovery
 from recorder.replay_service.requests.replays import end_replay_as_failed, lock_open_replays
 from recorder.replay_service.scheduling.long_tasks import LongTasks
 from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
-from recorder.replay_service.scheduling.store_pauses import STORE_TIME, StorePauses
+from recorder.replay_service.scheduling.store_pauses import STORE_TIME_OVER, StorePauses
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease
 from recorder.tenant import Tenant
@@ -258,6 +258,5 @@ def _explain_failed_search(reply: SearchReply) -> tuple[str, str]:
     if reply.candidates is not None:
         return "invalid_recording", _NO_CANDIDATE
     if reply.is_unavailable:
-        minutes = STORE_TIME.seconds // 60
-        return "internal", f"A store did not answer for {minutes} minutes; replay it again."
+        return "internal", STORE_TIME_OVER
     return "internal", "The anchor could not be found; name one."

@@ -13,6 +13,11 @@ from recorder.workspace_turns import TenantRow
 #: Time for a store to answer again.
 STORE_TIME = timedelta(minutes=10)
 _STORE_S = STORE_TIME.total_seconds()
+#: Message of the error after that time.
+STORE_TIME_OVER = (
+    "A store did not answer, or a stored file was missing or damaged, "
+    f"for {STORE_TIME.seconds // 60} minutes; replay it again."
+)
 #: Pauses after a store did not answer: of the replay or recovery, and of its workspace and mode.
 _ROW_PAUSE_S, _TENANT_PAUSE_S = 30.0, 10.0
 #: Rows in a pause at a time, in all and of one workspace and mode.
