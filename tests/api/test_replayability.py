@@ -1,7 +1,7 @@
 """Replayability of sealed sessions, computed by the drain run of replays. Spec §4.6; contract §2."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -252,6 +252,23 @@ def test_damaged_rows_of_one_session_leave_the_others_alone(
     assert runtime.lake.delete_sessions("frames", row.tenant, **places).count  # type: ignore[arg-type]
     assert compute_all(caller, process) == {"failures": 3, "left_out": 1, "computed": 1}
     assert (shown(caller, damaged), shown(caller, whole)) == (None, 1.0)
+
+
+@pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"cut"), Path.unlink], ids=["cut", "gone"])
+def test_a_damaged_lake_file_of_one_session_pauses_that_session_alone(
+    caller: Caller, process: ReplayabilityProcess, damage: Callable[[Path], object]
+) -> None:
+    others = [stopped_run(caller) for _ in range(3)]
+    damaged = sealed_run(caller, workflow="damaged")
+    lake = Path(caller.service.runtime.settings.lake_url, caller.key.workspace_id)
+    (file,) = lake.glob("live/frames/workflow=damaged/*/*.parquet")
+    damage(file)
+    with working(caller, process) as (work, held):
+        while work.take_turn(held):
+            pass
+        assert [*work._paused] == [damaged] and not work._paused_tenants
+    assert [shown(caller, session_id) for session_id in others] == [1.0] * 3
+    assert change(caller.service.runtime, damaged).replayability_at is None
 
 
 def test_a_store_that_does_not_answer_pauses_the_workspace(

@@ -9,7 +9,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
@@ -57,6 +57,8 @@ _PAUSE_S = 0.05
 _TURN_EVERY_S, _TURN_PAUSES = 2.0, 4.0
 #: After so many failures, so far apart, a session is left without a value.
 _MOST_FAILURES, _FAILURE_PAUSE_S = 3, 60.0
+#: Sessions that are read one by one after a failed joint read: no further one after so many seconds.
+_ALONE_S = 1.0
 #: Pauses after a store did not answer: of the session, and of its workspace.
 _SESSION_PAUSE_S, _TENANT_PAUSE_S = 600.0, 10.0
 
@@ -251,6 +253,7 @@ class ReplayabilityWork:
         """
         if isinstance(computed.error, Unavailable):
             self._pause(row)
+            self._pause_tenant(row.tenant)
         elif computed.error is not None:
             self._count_failure(row, computed.error, values, is_last=is_last)
         else:
@@ -261,19 +264,30 @@ class ReplayabilityWork:
     def _read(
         self, rows: Sequence[SessionRow], values: dict[str, float | None]
     ) -> dict[str, RecordingMessage | None]:
-        """Return the recordings that can be read; the rows of one session alone may be damaged."""
-        try:
-            return _read_replayability_recordings(self._runtime, rows)
-        except (Unavailable, OSError):
-            self._pause(rows[0])
-            return {}
-        except Exception as error:
-            if len(rows) == 1:
-                self._count_failure(rows[0], error, values)
-                return {}
+        """Return the recordings that can be read: all together, else each alone while there is time.
+
+        A damaged file makes the joint read fail as a store does that does not answer. A session whose own
+        read fails waits; its workspace waits too if no session could be read.
+        """
+        if len(rows) > 1:
+            with suppress(Exception):  # each read alone raises it again
+                return _read_replayability_recordings(self._runtime, rows)
         recordings: dict[str, RecordingMessage | None] = {}
+        tried = unanswered = 0
+        until_s = time.monotonic() + _ALONE_S
         for row in rows:
-            recordings |= self._read([row], values)
+            tried += 1
+            try:
+                recordings |= _read_replayability_recordings(self._runtime, [row])
+            except (Unavailable, OSError):
+                unanswered += 1
+                self._pause(row)
+            except Exception as error:
+                self._count_failure(row, error, values)
+            if time.monotonic() > until_s:
+                break
+        if unanswered == tried:
+            self._pause_tenant(rows[0].tenant)
         return recordings
 
     def _request(self, recording: RecordingMessage) -> Replayability | None:
@@ -300,11 +314,16 @@ class ReplayabilityWork:
         )
 
     def _pause(self, row: SessionRow) -> None:
-        """Let a session and its workspace wait, because a store did not answer."""
-        now_s = time.monotonic()
-        self._paused[row.id] = now_s + _SESSION_PAUSE_S
-        self._paused_tenants[row.tenant] = now_s + _TENANT_PAUSE_S
-        log.warning("the replayability of session %s waits: a store does not answer", row.id)
+        """Let a session wait, because a store did not answer."""
+        self._paused[row.id] = time.monotonic() + _SESSION_PAUSE_S
+        log.warning(
+            "the replayability of session %s waits: a store does not answer, or a file is missing or damaged",
+            row.id,
+        )
+
+    def _pause_tenant(self, tenant: Tenant) -> None:
+        """Let a workspace and mode wait, because a store did not answer."""
+        self._paused_tenants[tenant] = time.monotonic() + _TENANT_PAUSE_S
 
     def _count_failure(
         self,
