@@ -13,18 +13,20 @@ from recorder.ids import is_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import delete_session, hide_session
+from recorder.replay_service.requests.deleted_session_replays import end_replays_of_deleted_sessions
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
 
 def delete_session_softly(runtime: Runtime, origin: Origin, tenant: Tenant, session_id: str) -> None:
-    """Hide a session at once; its data are purged after 30 days.
+    """Hide a session at once, and end its open replays; its data are purged after 30 days.
 
     Raises:
         NotFound: if there is no such session, or it is deleted already.
     """
     with runtime.database.transaction(write=True) as db:
         delete_session(db, origin, tenant, session_id)
+    end_replays_of_deleted_sessions(runtime.database, session_id)
 
 
 def delete_session_for_good(runtime: Runtime, origin: Origin, caller: Caller, session_id: str) -> None:

@@ -40,6 +40,7 @@ from recorder.replay_service.recovery_search.recovery_work import (
     list_recoveries_without_attempt,
     release_recoveries_without_attempt,
 )
+from recorder.replay_service.requests.deleted_session_replays import end_replays_of_deleted_sessions
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.replays import (
     end_replay_as_failed,
@@ -116,6 +117,8 @@ class ReplayDrainRun:
         self._computation.start()  # while the lake is opened
         self._keeper = LeaseKeeper(database, lambda: [held], every_s=LEASE_MS / 4_000)
         self._keeper.start()
+        # A process may have been killed between the deletion of a session and the end of its replays.
+        end_replays_of_deleted_sessions(database)
         return True
 
     @property
