@@ -157,7 +157,8 @@ class _DryReplaySteps:
                 return self._finish("failed", error=ReplayError("cancelled", "The replay was aborted."))
             # Only the first divergence is reported, so only that one needs suggestions.
             policy = self.policy if self.first_divergence is None else replace(self.policy, heal="off")
-            check = self._check_start(step, pages) or check_step(step, pages, walk, policy, decision)
+            unreached = self._check_start(step, pages)
+            check = unreached or check_step(step, pages, walk, policy, decision)
             self.has_page = self.has_page or check.has_page
             if decision is not None and decision.action == "skip":
                 self._add(step, replace(check, outcome="skipped", divergence=None))
@@ -173,7 +174,8 @@ class _DryReplaySteps:
                 self._add(step, check if divergence is None else check.accept())
                 continue
             self.first_divergence = self.first_divergence or divergence
-            if self.policy.on_divergence == "skip":
+            # From a page other than the recorded one no step is skipped: nothing of it would be verified.
+            if self.policy.on_divergence == "skip" and unreached is None:
                 self._add(step, replace(check, outcome="skipped"))
                 continue
             self._add(step, replace(check, outcome="diverged"))

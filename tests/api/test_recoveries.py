@@ -148,6 +148,26 @@ def test_a_recovery_fails_when_no_candidate_matches(caller: Caller) -> None:
     assert events_of(shared.owner, shown["id"]) == ["recovery.started", "recovery.failed"]
 
 
+def test_a_policy_that_skips_divergences_recovers_from_no_other_page(caller: Caller) -> None:
+    error, no_button = page("Server error", "Retry"), page("Approval", "Reject")
+    make_run(caller, *USUAL)
+    make_run(caller, *USUAL, workflow="changed", pages={"Approve": no_button})
+    sessions = [
+        make_run(caller, *USUAL, error_at=3_200, pages=dict.fromkeys(PAGES, error)),
+        make_run(caller, *USUAL, error_at=3_200, workflow="changed"),
+    ]
+    seal_all(caller.service.runtime)
+    policy = {"on_divergence": "skip"}
+    made = [post_recovery(caller, session_id, policy=policy)["id"] for session_id in sessions]
+    replay_all(caller)
+    shown = [get_recovery(caller, recovery_id) for recovery_id in made]
+    assert [recovery["reason"] for recovery in shown] == ["candidates_exhausted"] * 2
+    for recovery, status in zip(shown, ("diverged", "completed"), strict=True):
+        attempts = attempts_of(caller, recovery)
+        assert attempts and {attempt["status"] for attempt in attempts} == {status}
+        assert all(attempt["divergence"] for attempt in attempts)
+
+
 def test_a_session_that_passed_no_such_node_has_no_recovery_points(caller: Caller) -> None:
     shown = story(caller).recoveries["first"]
     assert (shown["status"], shown["reason"], shown["candidates"]) == ("failed", "no_recovery_points", [])

@@ -139,17 +139,25 @@ def _continue_recovery_attempts(db: DbSession, runtime: Runtime, row: RecoveryRo
         row.evidence = last.summary["evidence"]
     if last is not None and last.error is not None and last.error["type"] == "cancelled":
         end_recovery(db, row, reason="cancelled")
-    elif last is not None and last.sandbox == row.sandbox and last.status == "completed":
+    elif last is not None and last.sandbox == row.sandbox and _has_matched(last):
         row.recovery_point = {name: tried[-1][name] for name in _NODE}
         end_recovery(db, row)
     elif last is not None and last.sandbox == "live":
         end_recovery(db, row, reason="live_replay_ended")
-    elif last is not None and last.status == "completed":
+    elif last is not None and _has_matched(last):
         # Dry it matches; now the same live. The sandbox's worker ends the replay, and the recovery goes on.
         if not _start_recovery_attempt(db, runtime, row, tried[-1], "live"):
             end_recovery(db, row, reason="candidates_exhausted")
     else:
         _try_next_candidate(db, runtime, row)
+
+
+def _has_matched(attempt: ReplayRow) -> bool:
+    """Return whether an attempt was completed, a dry one without a step that its policy skipped.
+
+    At each divergence of a live attempt a person decides.
+    """
+    return attempt.status == "completed" and (attempt.sandbox == "live" or attempt.divergence is None)
 
 
 def _try_next_candidate(db: DbSession, runtime: Runtime, row: RecoveryRow) -> None:
