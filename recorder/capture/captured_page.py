@@ -239,6 +239,8 @@ class CapturedPage:
             signal = {"type": "navigation", "url": url}
             if is_post and not self._journal.is_sign_in:
                 signal["method"] = "POST"
+        if signal is None:
+            self.on_action()
         event = self._make_event("navigate", self._journal.now_ms)
         self._journal.add_effect({**event, "url": url}, signal)
 

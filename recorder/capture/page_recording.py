@@ -15,6 +15,7 @@ from recorder.capture.captured_page import PROTOCOL_EVENTS, CapturedPage
 from recorder.capture.page_reader import PageUnreadable
 from recorder.capture.sender import CaptureStats, Sender, SessionChoice
 from recorder.client.client import Client
+from recorder.client.upload_batches import CapturedFrame
 
 if TYPE_CHECKING:
     from playwright.async_api import Page as AsyncPage
@@ -63,8 +64,12 @@ class PageRecording:
         self._sender = sender
         self._patience_s = patience_s
         self._journal = CaptureJournal(sender.add_event)
+        #: Pages that are open, the one acted in last at the end.
         self._pages: dict[Any, _PageHandle] = {}
+        #: The page of the last step; it may be closed.
         self._acting: Any = page
+        #: The page in which the program acts.
+        self._prepared: Any = page
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_async = False
         self._is_open = False
@@ -143,8 +148,10 @@ class PageRecording:
             answer: Mapping[str, Any] = await self._wait(session.send(method, params, timeout=_CALL_MS))
             return answer
 
-        captured = CapturedPage(handle.name, send, self._journal, self._sender.add_frame)
-        captured.on_settled = lambda: self._start_listener_work(captured.take_frame())
+        captured = CapturedPage(
+            handle.name, send, self._journal, lambda frame: self._add_frame(handle, frame)
+        )
+        captured.on_settled = lambda: self._take_settled_frame(handle)
         captured.on_action = lambda: self._record_page_switch(page)
         handle.captured = captured
         for method in PROTOCOL_EVENTS:
@@ -174,23 +181,31 @@ class PageRecording:
         locator = page.locator("html").first
         handle.locator = locator
         await self._wait(
-            page.add_locator_handler(locator, self._make_action_handler(captured), no_wait_after=True)
+            page.add_locator_handler(locator, self._make_action_handler(page, captured), no_wait_after=True)
         )
 
-    def _make_action_handler(self, captured: CapturedPage) -> Callable[[], Any]:
+    def _make_action_handler(self, page: Any, captured: CapturedPage) -> Callable[[], Any]:
         if self._is_async:
 
             async def prepare() -> None:
                 if self._is_open:
-                    await self._guard(captured.prepare_action())
+                    await self._guard(self._prepare_action(page, captured))
 
             return prepare
 
         def prepare_now() -> None:
             if self._is_open:
-                _run_sync_page_coroutine(self._guard(captured.prepare_action()))
+                _run_sync_page_coroutine(self._guard(self._prepare_action(page, captured)))
 
         return prepare_now
+
+    async def _prepare_action(self, page: Any, captured: CapturedPage) -> None:
+        left = None if page is self._prepared else self._pages.get(self._prepared)
+        self._prepared = page
+        if left is not None and left.captured is not None:
+            # What was typed there last is a step before those of this page.
+            await self._flush_page(left.captured)
+        await captured.prepare_action()
 
     def _make_listener(self, handle: Callable[..., None], *first: Any) -> Callable[..., None]:
         """Return a listener whose failures are counted and never reach the program."""
@@ -218,7 +233,7 @@ class PageRecording:
     def _add_closing(self, page: Any, _: Any) -> None:
         handle = self._pages.pop(page, None)
         if handle is not None and page is not self._page:
-            self._journal.add_step({"t_ms": self._journal.now_ms, "type": "tab_close", "app": handle.app})
+            self._journal.add_step(handle.make_tab_event("tab_close", self._journal.now_ms))
 
     def _drop_page(self, page: Any, _: Any) -> None:
         """Remove a page that crashed: it answers nothing any more."""
@@ -229,16 +244,44 @@ class PageRecording:
         if page is self._acting or page not in self._pages:
             return
         self._acting = page
-        app = self._pages[page].app
-        self._journal.add_step({"t_ms": self._journal.now_ms, "type": "tab_switch", "app": app})
+        handle = self._pages[page] = self._pages.pop(page)
+        event = handle.make_tab_event("tab_switch", self._journal.now_ms)
+        self._journal.add_step(event)
+        self._send_held_frames(handle, event["t_ms"] + 1)
+
+    def _is_acted_in(self, page: Any) -> bool:
+        """Return whether a page is the one acted in last of those that are open."""
+        return page is next(reversed(self._pages), None)
+
+    def _take_settled_frame(self, handle: "_PageHandle") -> None:
+        """Take a frame of a page at rest, unless the actor is in another one."""
+        if handle.captured is not None and self._is_acted_in(handle.page):
+            self._start_listener_work(handle.captured.take_frame())
+
+    def _add_frame(self, handle: "_PageHandle", frame: CapturedFrame) -> None:
+        """Send a frame, or hold it until the actor goes to its page.
+
+        Otherwise it would be taken for what the last step in the other page led to.
+        """
+        if self._is_acted_in(handle.page):
+            self._sender.add_frame(frame)
+        else:
+            handle.held_frames.append(frame)
+
+    def _send_held_frames(self, handle: "_PageHandle", t_ms: int) -> None:
+        held, handle.held_frames = handle.held_frames, []
+        for frame in held:
+            frame.item["t_ms"] = t_ms
+            self._sender.add_frame(frame)
 
     async def _finish(self) -> None:
-        """Take the last frame of each page, and leave the pages as they were."""
-        handles = [handle for handle in self._pages.values() if not handle.page.is_closed()]
+        """Take the last frame of each page, first of the one acted in, and leave the pages as they were."""
+        handles = [handle for handle in reversed(self._pages.values()) if not handle.page.is_closed()]
         for handle in handles:
             if handle.captured is not None and await self._flush_page(handle.captured):
                 handle.is_responding = True
                 await self._guard(self._take_last_frame(handle.page, handle.captured))
+            self._send_held_frames(handle, self._journal.now_ms + 1)
         self._is_open = False
         for handle in handles:
             await self._guard(self._leave_page(handle))
@@ -313,12 +356,18 @@ class _PageHandle:
         self.name = name
         #: `app` member of events of the page.
         self.app = {"name": "chromium", "page": name}
+        #: Frames taken while the actor was in another page.
+        self.held_frames: list[CapturedFrame] = []
         self.captured: CapturedPage | None = None
         #: False until the page answered at the end.
         self.is_responding = False
         self.session: Any = None
         self.locator: Any = None
         self.listeners: list[tuple[str, Callable[..., None]]] = []
+
+    def make_tab_event(self, kind: str, t_ms: int) -> dict[str, Any]:
+        """Return an event that names the page."""
+        return {"t_ms": t_ms, "type": kind, "app": self.app, "data": {"page": self.name}}
 
 
 def _is_async_page(page: object) -> bool:
