@@ -50,8 +50,13 @@ def make_action_message(
         "needs_point": element is not None and _needs_action_point(element),
         "point": _find_action_point(event),
         "delta": list(given.get("delta") or (0, 0)),
-        "dialogs": [_is_dialog_accepted(signal) for signal in list_action_signals(event, "dialog")],
+        "dialogs": list_dialog_answers(event),
     }
+
+
+def list_dialog_answers(event: RecordedEvent) -> list[bool]:
+    """Return whether each dialog that an event opened was accepted."""
+    return [bool(signal.get("accepted", True)) for signal in list_action_signals(event, "dialog")]
 
 
 def list_action_signals(event: RecordedEvent, type: str) -> list[Mapping[str, Any]]:
@@ -91,7 +96,3 @@ def _find_action_point(event: RecordedEvent) -> list[float] | None:
     x, y = point[0] - left, point[1] - top
     is_inside = width > 0 and height > 0 and 0 <= x <= width and 0 <= y <= height
     return [x, y, width, height] if is_inside else None
-
-
-def _is_dialog_accepted(signal: Mapping[str, Any]) -> bool:
-    return bool(signal.get("accepted", True))

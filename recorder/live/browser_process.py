@@ -18,7 +18,6 @@ from typing import Any
 
 import playwright
 from playwright.sync_api import (
-    BrowserContext,
     Dialog,
     Page,
     Playwright,
@@ -32,6 +31,7 @@ from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from recorder.capture.pictures import paint_over_areas
 from recorder.live.browser_memory_limit import MemoryWatch
+from recorder.live.browser_pages import BrowserPages
 from recorder.live.document_reader import DocumentReader, load_reader_script
 from recorder.live.playwright_actions import (
     find_playwright_drag_start,
@@ -82,13 +82,8 @@ class BrowserProcessSession:
         self._driver = driver
         #: Reads a page as nodes.
         self._script = script
-        self._context: BrowserContext | None = None
-        #: Pages that are open, the newest last.
-        self._pages: list[Page] = []
-        #: Those among them that are or were acted on: the last one is, and the one before it is its opener.
-        self._acting: list[Page] = []
-        #: Pages that were opened since the last command `perform` or `goto`, and are not acted on.
-        self._opened: list[Page] = []
+        #: Set by `open`, the first command.
+        self._pages: BrowserPages
         self._reader: DocumentReader | None = None
         self._statuses: list[tuple[str, int]] = []
         self._failures: list[str] = []
@@ -129,33 +124,32 @@ class BrowserProcessSession:
             if command["state"] is None or not browser.is_connected():
                 raise
             return {"version": None}  # the error may quote the state
-        context.on("page", self._add_page)
+        self._pages = BrowserPages(context)
         context.on("response", self._note_response)
         context.on("requestfailed", self._note_failure)
         context.on("dialog", self._answer_dialog)
-        self._context = context
-        self._find_acting_page()
+        self._pages.get()
         return {"version": browser.version}
 
     def goto(self, command: dict[str, Any]) -> dict[str, Any]:
         """Open an address as if it were typed; the proxy decides whether it may be reached."""
-        self._forget_events()
+        self._begin_action()
         if not command["url"].startswith(("http://", "https://")):
             return {"error": "only http and https are opened"}
         try:
-            self._find_acting_page().goto(command["url"], timeout=command["timeout_ms"], wait_until="commit")
+            self._pages.get().goto(command["url"], timeout=command["timeout_ms"], wait_until="commit")
         except PlaywrightError as error:
             return {"error": _shorten_browser_error(error)}
         return {}
 
     def read(self, command: dict[str, Any]) -> dict[str, Any]:
         """Return the page as nodes, and what happened since the last action."""
-        page = self._find_acting_page()
+        page = self._pages.get()
         events = {
             "statuses": self._statuses,
             "failures": self._failures,
             "dialogs": self._dialogs,
-            "pages": len(self._opened),
+            "pages": self._pages.opened,
         }
         try:
             return {**self._read_page(page), **events}
@@ -183,11 +177,11 @@ class BrowserProcessSession:
 
         The answer's `sent` is False where nothing reached the page, None where that is unknown.
         """
-        self._forget_events()
+        self._begin_action()
         self._expected_dialogs = list(command["dialogs"])
         timeout, kind = command["timeout_ms"], command["type"]
         reader = self._reader
-        if reader is None or reader.page is not self._find_acting_page():  # the verified page is closed
+        if reader is None or reader.page is not self._pages.get():  # the verified page is closed
             return {"sent": False, "is_changed": True}
         page = reader.page
         try:
@@ -214,7 +208,7 @@ class BrowserProcessSession:
                 perform_playwright_action(page, element, command)
         except PlaywrightError as error:
             # A click that closes its popup has arrived: just before, nothing kept it from its element.
-            if kind in ("click", "dblclick") and page.is_closed() and self._acting:
+            if kind in ("click", "dblclick") and page.is_closed() and self._pages.is_any_acted_on:
                 return {"sent": True}
             return {"sent": None, "error": _shorten_browser_error(error)}
         return {"sent": True}
@@ -252,25 +246,40 @@ class BrowserProcessSession:
             return nothing
         return {"data": base64.b64encode(data).decode(), "rects": scaled[: len(before["rects"])]}
 
-    def switch_to_popup(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Make the page that was opened last the one that is acted on, or close those not announced.
+    def switch_to_popups(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Choose the popups that were opened last to be acted on, as many as names; without names close all.
 
         A page that is or was acted on is not closed.
         """
-        if not command["is_expected"]:
-            for page in [page for page in self._pages if page not in self._acting]:
-                with suppress(PlaywrightError):  # it closed itself
-                    page.close()
-        elif self._opened:
-            popup = self._opened.pop()
-            self._acting.append(popup)
-            with suppress(PlaywrightError):
-                popup.bring_to_front()
-        return {"pages": len(self._opened)}
+        if command["names"]:
+            self._pages.switch_to_opened(command["names"])
+        else:
+            self._pages.close_unexpected()
+        return {}
+
+    def name_page(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Give the page that is acted on its name in the recording, and take it from all others."""
+        self._pages.name_first(command["name"])
+        return {}
+
+    def begin_tab_step(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Forget what pages loaded and which dialogs they opened; `dialogs` may follow."""
+        self._forget_loads()
+        self._expected_dialogs = list(command["dialogs"])
+        return {}
+
+    def switch_tab(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Choose a page to be acted on again; the answer's `is_done` is False if it is not open."""
+        return {"is_done": self._pages.switch(command["name"])}
+
+    def close_tab(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Return the state of a page that a step closes; an open one is closed if the command orders it."""
+        state = self._pages.close(command["name"], is_ordered=command["is_ordered"])
+        return {"state": state, "is_loading": self._pages.is_loading}
 
     def pause(self, command: dict[str, Any]) -> dict[str, Any]:
         """Let the page go on for some milliseconds."""
-        page = self._find_acting_page()
+        page = self._pages.get()
         try:
             page.wait_for_timeout(command["ms"])
         except PlaywrightError:
@@ -278,30 +287,13 @@ class BrowserProcessSession:
                 raise
         return {}
 
-    def _find_acting_page(self) -> Page:
-        """Return the page that is acted on; where all of these closed, the newest one, or an empty one."""
-        if not self._acting:
-            assert self._context is not None
-            page = self._pages[-1] if self._pages else self._context.new_page()
-            self._acting.append(page)
-            if page in self._opened:
-                self._opened.remove(page)
-        return self._acting[-1]
+    def _begin_action(self) -> None:
+        self._forget_loads()
+        self._pages.begin_action()
 
-    def _forget_events(self) -> None:
+    def _forget_loads(self) -> None:
         self._statuses, self._failures, self._dialogs = [], [], []
         self._expected_dialogs = []
-        self._opened = []
-
-    def _add_page(self, page: Page) -> None:
-        self._pages.append(page)
-        self._opened.append(page)
-        page.on("close", self._remove_page)
-
-    def _remove_page(self, page: Page) -> None:
-        for pages in (self._pages, self._acting, self._opened):
-            if page in pages:
-                pages.remove(page)
 
     def _note_response(self, response: Response) -> None:
         if len(self._statuses) < _MOST_EVENTS and _is_browser_page_load(response.request):

@@ -3,11 +3,16 @@
 import base64
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from recorder.capture.captured_targets import describe_captured_target
-from recorder.live.action_messages import NOTHING_TO_DO, PERFORMED, list_action_signals, make_action_message
+from recorder.live.action_messages import (
+    NOTHING_TO_DO,
+    PERFORMED,
+    list_action_signals,
+    list_dialog_answers,
+    make_action_message,
+)
 from recorder.live.browser import Browser, BrowserLost
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.live_page import (
@@ -20,6 +25,8 @@ from recorder.live.proxy import FilteringProxy
 from recorder.live.replay_journal import ReplayJournal, TimeSpent
 from recorder.live.replay_plan import LivePlan, LivePlanStep
 from recorder.live.run_recording import ReplayRunRecorder
+from recorder.live.step_event import StepEvent
+from recorder.live.tab_names import TAB_STEPS, list_popup_names, read_tab_name
 from recorder.live.target_search import VISITS, resolve_step_target, was_target_problem_shown
 from recorder.replays.budget import Budget
 from recorder.replays.page_states import compare_page_states
@@ -34,7 +41,8 @@ _QUIET_READINGS = 3
 #: Attempts on a page that changes between the verification and the action.
 _MOST_CHANGES = 20
 _PICTURE_MS = 3_000
-_INPUT_MEMBERS = ("button", "delta", "files", "key", "masked", "modifiers", "secret_ref", "value")
+#: Time for a page to close itself, beyond the one that it took in the recording.
+_CLOSING_MS = 1_000
 
 
 @dataclass(frozen=True)
@@ -66,22 +74,18 @@ class StepExecutor:
     delivery: ActionDelivery = "confirmed"
     #: What the person saw who made the last decision on the present step.
     shown: Divergence | None = None
-    #: The present step as an event of the recording of this run.
-    _event: dict[str, Any] | None = None
+    _event: StepEvent = field(init=False)
     _step: LivePlanStep | None = None
+    #: Time of the step before, in the recording.
+    _last_t_ms: int = 0
     #: Version of the page that the last frame shows, and the frame's id.
     _framed: tuple[str, str | None] = ("", None)
-    _url: str = ""
-    #: Whether the present step opened a popup that is acted on since.
-    _has_switched: bool = False
-    #: Method of the request that the step caused in the recording.
-    _method: str | None = None
 
     def begin(self, step: LivePlanStep) -> None:
         """Make a step the present one."""
-        self._step, self._event = step, None
+        self._last_t_ms = step.t_ms if self._step is None else self._step.t_ms
+        self._step, self._event = step, StepEvent(self.recording, step.input_name)
         self.has_acted, self.delivery, self.shown = False, "confirmed", None
-        self._has_switched = False
 
     def find_problem_ahead(self, step: RecordedStep) -> Divergence | None:
         """Return what speaks against a step that has consequences, for the person who decides on it."""
@@ -100,9 +104,11 @@ class StepExecutor:
         if event["type"] == "navigate":
             self.journal.store(self.describe(step, StepCheck("matched"), "uncertain"))
             self.has_acted = True
-            self._event = {"t_ms": self.recording.now_ms, "type": "navigate"}
+            self._event.begin_navigation()
             scene = StepScene(step, self.plan.get_frame(step.before), None, None)
             return self._settle(scene, is_open=self.open(event))
+        if event["type"] in TAB_STEPS:
+            return self._perform_tab_step(step)
         candidate = self._wait_for_target(step, decision)
         for attempt in range(_MOST_CHANGES):
             if candidate.problem is not None:
@@ -110,7 +116,7 @@ class StepExecutor:
             frame_id = self.take_frame(candidate.state) if not attempt else None
             command = make_action_message(event, self.inputs, candidate.scene.element)
             self.journal.store(self.describe(step, candidate.scene.conclude(), "uncertain"))
-            self._event = self._describe_event(event, candidate, frame_id)
+            self._event.begin_action(event, candidate.scene, candidate.state, frame_id)
             answer = self.browser.call(
                 "perform",
                 index=None if candidate.scene.element is None else candidate.scene.element.index,
@@ -130,6 +136,43 @@ class StepExecutor:
             # The page changed after it was verified: verify again.
             candidate = self._wait_for_target(step, decision)
         return self.diverge(candidate.scene, candidate.problem or "action_failed", candidate.state)
+
+    def _perform_tab_step(self, step: RecordedStep) -> StepCheck:
+        """Do a step that goes to another page or closes one, and wait for what it leads to."""
+        event = step.event
+        name = read_tab_name(event)
+        self.journal.store(self.describe(step, StepCheck("matched"), "uncertain"))
+        self._event.begin_tab_step(event["type"], name)
+        self.browser.call("begin_tab_step", dialogs=list_dialog_answers(event))
+        if event["type"] == "tab_switch":
+            self.has_acted = bool(self.browser.call("switch_tab", name=name)["is_done"])
+        else:
+            self.has_acted = self._close_tab(event["t_ms"], name)
+        scene = StepScene(step, self.plan.get_frame(step.before), None, None)
+        return self._settle(scene) if self.has_acted else self.diverge(scene, "action_failed", self.read())
+
+    def _close_tab(self, t_ms: int, name: str | None) -> bool:
+        """Close a page unless it closes itself; return False if it is the only one, or was never opened.
+
+        It has as long to close itself as in the recording, from its last request on: what it does before,
+        such as to sign in, would be lost.
+
+        Args:
+            t_ms: time at which it was closed in the recording.
+            name: name of the page, if the recording has one.
+        """
+        patience_s = (max(0, t_ms - self._last_t_ms) + _CLOSING_MS) / 1000
+        rests_since = time.monotonic()
+        ends_at = rests_since + self.policy.step_timeout_ms / 1000
+        while True:
+            now = time.monotonic()
+            is_ordered = now >= min(rests_since + patience_s, ends_at)
+            answer = self.browser.call("close_tab", name=name, is_ordered=is_ordered)
+            if answer["state"] != "open":
+                return bool(answer["state"] == "closed")
+            if answer["is_loading"]:
+                rests_since = now
+            self.pause()
 
     def _wait_for_target(self, step: RecordedStep, decision: Decision | None) -> TargetCandidate:
         """Wait until the page is the recorded one and shows the target; both are verified here."""
@@ -163,17 +206,22 @@ class StepExecutor:
 
     def _settle(self, scene: StepScene, *, is_open: bool = True) -> StepCheck:
         """Wait until the page shows what the action led to in the recording."""
-        after = self.plan.get_frame(scene.step.after)
+        popups = list_popup_names(scene.step.event)
+        # The frame after a step that opened several popups may show any of them.
+        after = None if len(popups) > 1 else self.plan.get_frame(scene.step.after)
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
         before = scene.similarity
         version, quiet = "", 0
-        is_popup_announced = bool(list_action_signals(scene.step.event, "popup"))
         while True:
             state = self.read()
-            if is_popup_announced and state.pages and not self._has_switched:
-                # The recording goes on in the popup, and so does the frame after the step.
-                self.browser.call("switch_to_popup", is_expected=True)
-                self._has_switched = True
+            is_over = time.monotonic() >= until
+            has_switched = bool(self._event.popups)
+            if popups and not has_switched and state.pages >= (1 if is_over else len(popups)):
+                # The recording goes on in the last popup, and so does the frame after the step. If fewer were
+                # opened, it is not known which ones.
+                names = popups if state.pages >= len(popups) else [None] * state.pages
+                self.browser.call("switch_to_popups", names=names)
+                self._event.popups = names
                 continue
             quiet = quiet + 1 if state.page is not None and state.version == version else 0
             version = state.version
@@ -185,16 +233,13 @@ class StepExecutor:
             scene.similarity = min(
                 (value for value in (before, similarity) if value is not None), default=None
             )
-            is_over = time.monotonic() >= until
             is_done = state.page is not None and quiet >= _QUIET_READINGS
             if similarity is None or similarity < self.policy.ok:
                 is_near = similarity is None or similarity >= self.policy.diverged
                 is_ready = is_near and (is_done or is_over) and is_open and not state.has_failed
             else:
                 is_ready = state.page is not None
-            is_awaiting = self._awaits_load(scene.step.event, state) or (
-                is_popup_announced and not self._has_switched
-            )
+            is_awaiting = self._awaits_load(scene.step.event, state) or (popups and not has_switched)
             if is_ready and (is_over or not is_awaiting):
                 break
             if is_over or (is_done and (state.has_failed or not is_open)):
@@ -202,14 +247,16 @@ class StepExecutor:
                 return self.diverge(scene, kind if is_open else "action_failed", state, after)
             self.pause()
         self._note_page(state)
-        if state.pages and not is_popup_announced:
-            self.browser.call("switch_to_popup", is_expected=False)
+        if state.pages and not popups:
+            self.browser.call("switch_to_popups", names=[])
         return scene.conclude()
 
     def _awaits_load(self, event: RecordedEvent, state: LivePageState) -> bool:
         """Return whether an action led to another page in the recording, and the browser opens none yet."""
-        is_announced = event["type"] != "navigate" and bool(list_action_signals(event, "navigation"))
-        return is_announced and not state.loads and state.url == self._url
+        if event["type"] == "navigate" or event["type"] in TAB_STEPS:
+            return False
+        is_announced = bool(list_action_signals(event, "navigation"))
+        return is_announced and not state.loads and state.url == self._event.url
 
     def open(self, event: RecordedEvent) -> bool:
         """Open the page of an event; return whether the browser could."""
@@ -217,6 +264,10 @@ class StepExecutor:
             raise InvalidRecording("An event from which the replay goes on has no address to open.")
         url = map_live_page_url(str(event["url"]), self.policy.base_url_map)
         return "error" not in self.browser.call("goto", url=url, timeout_ms=self.policy.step_timeout_ms)
+
+    def name_page(self, name: str | None) -> None:
+        """Give the page that is acted on its name in the recording; None where that is unknown."""
+        self.browser.call("name_page", name=name)
 
     def read(self) -> LivePageState:
         """Return the state of the page."""
@@ -314,64 +365,12 @@ class StepExecutor:
         return frame_id
 
     def record(self, result: StepResult, divergence: Divergence | None) -> None:
-        """Record a step with what became of it: as its own event where it was sent, else as a note."""
-        data: dict[str, Any] = {
-            "step": result.step,
-            "event_id": result.event_id,
-            "outcome": result.outcome,
-            "similarity": result.similarity,
-            "delivery": result.delivery,
-        }
-        if divergence is not None:
-            data["divergence"] = divergence.kind
-        if self._event is None or not self.has_acted:
-            self.recording.add_event({"t_ms": self.recording.now_ms, "type": "custom", "data": data})
-            return
-        self.recording.add_event({**self._event, "data": {**self._event.get("data", {}), **data}})
-        if self._event["type"] != "navigate" and self._event.get("signals"):
-            (signal,) = self._event["signals"]
-            kind = "tab_open" if signal["type"] == "popup" else "navigate"
-            event = {"t_ms": self.recording.now_ms, "type": kind, "url": signal["url"]}
-            self.recording.add_event(event)
-
-    def _describe_event(
-        self, event: RecordedEvent, candidate: TargetCandidate, frame_id: str | None
-    ) -> dict[str, Any]:
-        """Return the event of this run for a step that is about to be sent, without inputs."""
-        described: dict[str, Any] = {
-            "t_ms": self.recording.now_ms,
-            "type": event["type"],
-            "url": candidate.state.url,
-            "title": candidate.state.title,
-        }
-        self._url = candidate.state.url
-        methods = (signal.get("method") for signal in event.get("signals") or ())
-        self._method = next((method for method in methods if isinstance(method, str)), None)
-        if frame_id is not None:
-            described["frame_id"] = frame_id
-        scene = candidate.scene
-        if scene.element is not None and scene.page is not None:
-            described["target"] = describe_captured_target(scene.page, scene.element)
-            if scene.drop is not None:
-                described["data"] = {"drop": describe_captured_target(scene.page, scene.drop)}
-        given = {
-            name: member for name, member in (event.get("input") or {}).items() if name in _INPUT_MEMBERS
-        }
-        if self._step is not None and self._step.input_name is not None:
-            given.update(value=None, masked=True, secret_ref=self._step.input_name)
-        if given:
-            described["input"] = given
-        return described
+        """Record the present step with what became of it."""
+        self._event.store(result, divergence, has_acted=self.has_acted)
 
     def _note_page(self, state: LivePageState) -> None:
-        """Complete the event of the present step by the page that it led to."""
-        if self._event is None or not self.has_acted or state.page is None:
-            return
-        if self._event["type"] == "navigate":
-            self._event.update(url=state.url, title=state.title)
-        elif state.url != self._url:
-            signal = {"type": "popup" if self._has_switched else "navigation", "url": state.url}
-            self._event["signals"] = [signal if self._method is None else {**signal, "method": self._method}]
+        if self.has_acted:
+            self._event.note_page(state)
 
 
 def compare_frame_states(recorded: RecordedFrame | None, observed: RecordedFrame) -> float | None:

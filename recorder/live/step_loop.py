@@ -8,6 +8,7 @@ from recorder.live.browser import BrowserLost, PageStuck
 from recorder.live.replay_journal import LiveResult, LiveStatus, TimeSpent
 from recorder.live.replay_plan import LivePlanStep
 from recorder.live.step_execution import StepExecutor, compare_frame_states
+from recorder.live.tab_names import FIRST_PAGE, find_acted_page_name
 from recorder.live.target_search import resolve_step_target
 from recorder.replays.budget import BudgetSpent
 from recorder.replays.recorded_session import InvalidRecording, RecordedStep
@@ -111,6 +112,7 @@ class LiveRun:
         """Open the page of the first step; return the check of that step if it cannot be reached."""
         actor, plan = self.actor, self.actor.plan
         first = plan.steps[0]
+        actor.name_page(find_acted_page_name(planned.read().event for planned in plan.prefix))
         if first.type == "navigate":
             return None
         actor.journal.begin(first.step)
@@ -132,6 +134,7 @@ class LiveRun:
     def _fast_forward(self, first: RecordedStep) -> bool:
         """Do the steps before the anchor, and return whether they led to it."""
         prefix = self.actor.plan.prefix
+        self.actor.name_page(FIRST_PAGE)
         if prefix[0].type != "navigate":
             self.actor.open(prefix[0].read().event)
         for planned in prefix:

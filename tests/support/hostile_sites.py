@@ -246,7 +246,7 @@ def visit(browser: Browser, url: str) -> dict[str, Any]:
         assert sent == {"sent": True}
     browser.call("pause", ms=_SETTLE_MS)
     after = browser.call("read")
-    browser.call("switch_to_popup", is_expected=False)
+    browser.call("switch_to_popups", names=[])
     return after
 
 
