@@ -35,8 +35,8 @@ def small(runtime: Runtime) -> ExportRow:
     session_id = seal(runtime, [Recording()])[0]
     long_ago = START - timedelta(days=300)
     with runtime.database.transaction(write=True) as db:
-        one = db.get_one(SessionRow, session_id).model_dump()
-        older = one | {"started_at": long_ago, "sealed_at": long_ago}
+        recent = db.get_one(SessionRow, session_id).model_dump()
+        older = recent | {"started_at": long_ago, "sealed_at": long_ago}
         db.execute(insert(SessionRow), [older | {"id": new_id("ses")} for _ in range(_OTHERS)])
     return run_export(runtime, ask(runtime, filter={"since": _SINCE}).id, owner="test")
 

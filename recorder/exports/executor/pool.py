@@ -18,7 +18,7 @@ from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.settings import extend_program_environment
 
 #: Module that each worker process runs.
-POOL_WORKER = "recorder.exports.executor.pool_worker"
+WORKER_MODULE = "recorder.exports.executor.pool_worker"
 #: A worker that is stopped first discards the file that it is writing.
 _STOP_SECONDS = 10.0
 
@@ -84,7 +84,7 @@ class _PoolWorker:
         self.job: _Job | None = None
         with child_end:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", POOL_WORKER, str(child_end.fileno())],
+                [sys.executable, "-m", WORKER_MODULE, str(child_end.fileno())],
                 stdin=subprocess.PIPE,
                 env=extend_program_environment({"POLARS_MAX_THREADS": "1"}),
                 pass_fds=[child_end.fileno()],

@@ -66,7 +66,7 @@ def test_workers_that_die_after_their_last_file_are_replaced(
     tasks: list[ShardTask], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Each worker is killed once it has reported all files of a task, before it reports the end of the task.
-    monkeypatch.setattr("recorder.exports.executor.pool.POOL_WORKER", "tests.support.dying_pool_worker")
+    monkeypatch.setattr("recorder.exports.executor.pool.WORKER_MODULE", "tests.support.dying_pool_worker")
     monkeypatch.chdir(Path(__file__).parents[3])
     paths = {shard.path for task in tasks for shard in task.shards}
     assert write(ProcessPool(2), tasks, tmp_path).keys() == paths
