@@ -62,7 +62,9 @@ def parse_time(text: str, *, name: str) -> datetime:
 
 
 def resolve_time(text: str, *, now: datetime, name: str) -> datetime:
-    """Return an ISO instant, or a duration (`90s 15m 1h 30d 2w`) counted back from `now`.
+    """Return an ISO instant, or a duration (`90s 15m 1h 30d 2w`) counted back from `now`, UTC.
+
+    Days and weeks are counted by the clocks of the time zone of `now`: a day of 23 or 25 hours is one day.
 
     Raises:
         InvalidTime: if the text is neither, or the instant is before the year 1.
@@ -72,6 +74,8 @@ def resolve_time(text: str, *, now: datetime, name: str) -> datetime:
     try:
         if relative is None:
             return parse_time(text, name=name)
-        return now - timedelta(seconds=int(relative[1]) * _SECONDS[relative[2]])
+        # Python's arithmetic within one zone follows its clocks.
+        start = now if relative[2] in "dw" else now.astimezone(UTC)
+        return (start - timedelta(seconds=int(relative[1]) * _SECONDS[relative[2]])).astimezone(UTC)
     except (InvalidTime, OverflowError) as error:
         raise InvalidTime(name, detail) from error

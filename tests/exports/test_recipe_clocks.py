@@ -1,12 +1,15 @@
-"""Recipes whose service has a wrong clock for a while. docs/recipes.md."""
+"""Recipes where clocks change: those of a time zone, or the one of the service. docs/recipes.md."""
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from recorder import clock
+from recorder.exports.requests.cron import parse_cron
+from recorder.exports.requests.recipes import recipe_request_at
+from recorder.models.export import RecipeRow
 from tests.exports.test_recipes import Kitchen
 from tests.support.sealed_sessions import make_runtime
 
@@ -16,6 +19,22 @@ def kitchen(tmp_path: Path) -> Iterator[Kitchen]:
     runtime = make_runtime(tmp_path)
     yield Kitchen(runtime)
     runtime.close()
+
+
+def make_recipe(cron: str, zone: str, *, since: str) -> RecipeRow:
+    """Return a recipe that is not stored."""
+    body = {"workflow": ["checkout"], "format": "parquet", "destination": {"kind": "signed_url"}}
+    now = clock.now()
+    return RecipeRow(
+        workspace_id="wsp_1",
+        mode="live",
+        name="nightly",
+        body=body | {"filter": {"since": since}},
+        cron=cron,
+        timezone=zone,
+        next_at=now,
+        created_at=now,
+    )
 
 
 def test_a_clock_that_was_once_ahead_delays_no_further_tick(
@@ -39,3 +58,35 @@ def test_a_clock_that_is_set_back_by_minutes_repeats_no_tick(
     for minutes, ticks in ((1, 1), (-2, 0), (2, 0), (61, 1)):
         monkeypatch.setattr(clock, "now", lambda minutes=minutes: due_at + timedelta(minutes=minutes))
         assert len(kitchen.follow()) == ticks
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
+@pytest.mark.parametrize(
+    ("cron", "since"),
+    [("0 6 * * *", "1d"), ("30 2 * * *", "1d"), ("0 2 * * *", "1d"), ("30 2 * * mon", "1w")],
+)
+def test_each_tick_begins_where_the_one_before_ended_also_when_clocks_change(
+    cron: str, since: str, zone: str
+) -> None:
+    schedule = parse_cron(cron, zone)
+    recipe = make_recipe(cron, zone, since=since)
+    ended = schedule.next_after(datetime(2026, 1, 1, tzinfo=UTC))
+    for _ in range(370 if since == "1d" else 53):
+        tick = schedule.next_after(ended)
+        filters = recipe_request_at(recipe, tick).filter
+        assert filters and (filters.since, filters.until) == (clock.to_iso(ended), clock.to_iso(tick))
+        ended = tick
+
+
+def test_hours_are_counted_and_other_moments_are_kept() -> None:
+    tick = datetime(2026, 10, 26, 5, tzinfo=UTC)  # 06:00 in Berlin, the day after the clocks were set back
+    for since, moment, expected in (
+        ("24h", tick, "2026-10-25T05:00:00.000Z"),
+        ("1d", tick, "2026-10-25T05:00:00.000Z"),
+        ("2d", tick, "2026-10-24T04:00:00.000Z"),
+        ("48h", tick, "2026-10-24T05:00:00.000Z"),
+        ("2d", tick + timedelta(minutes=7), "2026-10-24T04:07:00.000Z"),
+        ("2026-10-24T04:30:00Z", tick, "2026-10-24T04:30:00.000Z"),
+    ):
+        filters = recipe_request_at(make_recipe("0 6 * * *", "Europe/Berlin", since=since), moment).filter
+        assert filters and filters.since == expected

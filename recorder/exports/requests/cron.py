@@ -54,6 +54,14 @@ class Cron:
                 return last
         return None
 
+    def find_nearest(self, moment: datetime, *, within: timedelta) -> datetime | None:
+        """Return the instant that is closest to a moment, UTC; None if there is none so close."""
+        near, following = [], self.next_after(moment - within - timedelta(seconds=1))
+        while following <= moment + within:
+            near.append(following)
+            following = self.next_after(following)
+        return min(near, key=lambda instant: abs(instant - moment), default=None)
+
 
 def parse_cron(line: str, timezone: str) -> Cron:
     """Return the schedule that a cron line describes.

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from pydantic import ValidationError
@@ -29,6 +29,8 @@ from recorder.models.field_messages import make_field_message
 from recorder.models.wire import allowed_wire_members, describe_allowed_wire_names
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
+
+_LONGEST_CLOCK_CHANGE = timedelta(hours=1)
 
 
 class RecipeExists(Conflict):
@@ -185,14 +187,23 @@ def note_recipe_export(db: DbSession, recipe: RecipeRow, export: ExportRow) -> N
 
 
 def recipe_request_at(recipe: RecipeRow, moment: datetime) -> ExportCreate:
-    """Return the request of a recipe at a moment, from which relative times count without a gap."""
+    """Return the request of a recipe at a moment, from which relative times count without a gap.
+
+    Raises:
+        InvalidCron: if the cron line or the time zone can be read no more.
+    """
+    cron = parse_cron(recipe.cron, recipe.timezone)
     body = read_recipe_request({**recipe.body, "tag": recipe.name})
     filters = body.filter or ExportFilter()
     times = {"until": clock.to_iso(moment)}
     for name in ("since", "until"):
         text = getattr(filters, name)
         if text is not None:
-            times[name] = clock.to_iso(clock.resolve_time(text, now=moment, name=name))
+            resolved = clock.resolve_time(text, now=moment.astimezone(cron.zone), name=name)
+            if text.endswith(("d", "w")) and cron.next_after(moment - timedelta(seconds=1)) == moment:
+                # A tick of a time that the clocks skipped or repeated that day was up to an hour off.
+                resolved = cron.find_nearest(resolved, within=_LONGEST_CLOCK_CHANGE) or resolved
+            times[name] = clock.to_iso(resolved)
     return body.model_copy(update={"filter": filters.model_copy(update=times)})
 
 
