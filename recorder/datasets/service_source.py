@@ -89,14 +89,14 @@ class ServiceSource:
         """Return README.md from the address that the manifest signs for it; None where it cannot be read."""
         try:
             signed_url = parse_manifest(self.read_manifest()).card_url
-            url = None if signed_url is None else _make_own_file_url(self._url, signed_url, path=CARD)
+            url = (
+                None
+                if signed_url is None
+                else _make_own_file_url(manifest_url=self._url, signed_url=signed_url, path=CARD)
+            )
             return None if url is None else self._read(url, {}, CARD_BYTES)
         except (ApiError, ManifestUnreadable):
             return None
-
-    def list_data_paths(self) -> tuple[str, ...]:
-        """Return none: the service has addresses for listed files only."""
-        return ()
 
     def _read_from(self, shard: Shard, start: int) -> Iterator[bytes]:
         url = self._renewed_urls.get(shard.path, shard.url)
@@ -128,7 +128,7 @@ class ServiceSource:
 
     def _make_own_url(self, signed_url: str, shard: Shard) -> str:
         """Return the address to request for a signed one; no other address is requested."""
-        url = _make_own_file_url(self._url, signed_url, path=shard.path)
+        url = _make_own_file_url(manifest_url=self._url, signed_url=signed_url, path=shard.path)
         if url is None:
             reason = "has an address that is not the export's own"
             raise ManifestRefused(
@@ -156,7 +156,7 @@ class ServiceSource:
         return listed.url
 
 
-def _make_own_file_url(manifest_url: str, signed_url: str, *, path: str) -> str | None:
+def _make_own_file_url(*, manifest_url: str, signed_url: str, path: str) -> str | None:
     """Return the address of a file beside its manifest, with a signed address's signature.
 
     The signature covers the path below the service's own address. So scheme, host and prefix are those of
