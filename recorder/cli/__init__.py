@@ -104,7 +104,8 @@ def _print_errors() -> Iterator[None]:
         code = _exit_code(error)
         if code is None:
             raise
-        typer.echo(wrap_for_terminal(_describe_error(error)), err=True)
+        for text in (_describe_error(error), *getattr(error, "__notes__", ())):
+            typer.echo(wrap_for_terminal(text), err=True)
         sys.exit(code)
 
 

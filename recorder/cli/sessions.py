@@ -265,20 +265,26 @@ def import_(
     # Without a service the client would repeat its first request for half a minute.
     with open_client_for_command(url, key):
         pass
-    if is_log(path):
-        report = import_xes_log(
-            path,
-            url=url,
-            key=key,
-            workflow=workflow,
-            workflow_prefix=workflow_prefix,
-            activity=activity.split("+"),
-            rules=rules,
-        )
-    else:
-        report = import_demonstration_folder(
-            path, url=url, key=key, workflow=workflow, workflow_prefix=workflow_prefix
-        )
+    try:
+        if is_log(path):
+            report = import_xes_log(
+                path,
+                url=url,
+                key=key,
+                workflow=workflow,
+                workflow_prefix=workflow_prefix,
+                activity=activity.split("+"),
+                rules=rules,
+            )
+        else:
+            report = import_demonstration_folder(
+                path, url=url, key=key, workflow=workflow, workflow_prefix=workflow_prefix
+            )
+    except KeyboardInterrupt as stop:
+        # The notes of other errors are printed with them.
+        for note in getattr(stop, "__notes__", ()):
+            typer.echo(note, err=True)
+        raise
     summary = {
         "sessions": report.sessions,
         "events": report.events,

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
@@ -11,6 +11,7 @@ from recorder.client.client import Client
 from recorder.client.errors import ApiError, ClientError
 from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import Invalid
+from recorder.plurals import format_count
 
 #: Two keep both sides of a small machine busy; more wait for the service's rate limit together.
 PARALLEL = 4
@@ -107,42 +108,75 @@ def upload_recordings(
         in_order: stop the sessions, and so seal them, in the order of their sources.
 
     Raises:
-        ApiError, Unreachable: if no further recording could succeed either; the sessions before stay.
+        ApiError, Unreachable: if no further recording could succeed either; the sessions before stay. Notes
+            of the error, as of any other, count these sessions, and name those that are not finished.
     """
-    report, turns = ImportReport(), _UploadOrder() if in_order else None
+    uploads, turns = _Uploads(client, on_done), _UploadOrder() if in_order else None
     with ThreadPoolExecutor(parallel, thread_name_prefix="upload") as pool:
-        pending: set[Future[Upload]] = set()
         try:
             for number, source in enumerate(sources):
                 turn = _UploadTurn(turns, number)
-                pending.add(pool.submit(_upload_source, client, source, turn))
-                if len(pending) >= 2 * parallel:
-                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
-                    report = _collect_report(report, done, on_done)
-            report = _collect_report(report, wait(pending).done, on_done)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+                uploads.pending.add(pool.submit(uploads.upload, source, turn))
+                if len(uploads.pending) >= 2 * parallel:
+                    uploads.collect(FIRST_COMPLETED)
+            uploads.collect(ALL_COMPLETED)
+        except BaseException as error:
+            pool.shutdown(cancel_futures=True)
+            uploads.add_notes(error)
             raise
-    return report
+    return uploads.report
 
 
-def _collect_report(
-    report: ImportReport, done: set[Future[Upload]], on_done: Callable[[Upload], None]
-) -> ImportReport:
-    for future in done:
-        upload = future.result()
-        on_done(upload)
+class _Uploads:
+    """Uploads under way, and the counts of those that ended."""
+
+    def __init__(self, client: Client, on_done: Callable[[Upload], None]) -> None:
+        self._client = client
+        self._on_done = on_done
+        #: Sessions that were created, but are neither stopped nor deleted.
+        self._unfinished: set[str] = set()
+        self.pending: set[Future[Upload]] = set()
+        self.report = ImportReport()
+
+    def upload(self, source: RecordingSource, turn: "_UploadTurn") -> Upload:
+        """Upload a recording; runs in a thread of the pool."""
+        try:
+            return _upload_recording(self._client, source, turn, self._unfinished)
+        finally:
+            turn.finish()
+
+    def collect(self, return_when: str) -> None:
+        """Wait for uploads, and count those that ended; raise the error of one that failed."""
+        for future in wait(self.pending, return_when=return_when).done:
+            self.pending.remove(future)
+            self._count(future.result())
+
+    def add_notes(self, error: BaseException) -> None:
+        """Count the other uploads, which have ended, and note on an error what stays of the import."""
+        for future in self.pending:
+            if not future.cancelled() and future.exception() is None:
+                self._count(future.result())
+        report = self.report
+        if report.sessions:
+            records = f"{format_count(report.events, 'event')}, {format_count(report.frames, 'frame')}"
+            sessions = format_count(report.sessions, "session")
+            error.add_note(f"Imported before: {sessions}, {records}. The same import would repeat them.")
+        if self._unfinished:
+            ids = ", ".join(sorted(self._unfinished))
+            error.add_note(f"Not finished, to be deleted by DELETE /v1/sessions/ID: {ids}.")
+
+    def _count(self, upload: Upload) -> None:
+        self._on_done(upload)
         if upload.session_id is None:
-            report = replace(report, failed=[*report.failed, (upload.name, upload.reason)])
-        else:
-            report.session_ids.append(upload.session_id)
-            report = replace(
-                report,
-                sessions=report.sessions + 1,
-                events=report.events + upload.events,
-                frames=report.frames + upload.frames,
-            )
-    return report
+            self.report.failed.append((upload.name, upload.reason))
+            return
+        self.report.session_ids.append(upload.session_id)
+        self.report = replace(
+            self.report,
+            sessions=self.report.sessions + 1,
+            events=self.report.events + upload.events,
+            frames=self.report.frames + upload.frames,
+        )
 
 
 class _UploadOrder:
@@ -186,14 +220,10 @@ class _UploadTurn:
             self.turns.finish(self.number)
 
 
-def _upload_source(client: Client, source: RecordingSource, turn: _UploadTurn) -> Upload:
-    try:
-        return _upload_recording(client, source, turn)
-    finally:
-        turn.finish()
-
-
-def _upload_recording(client: Client, source: RecordingSource, turn: _UploadTurn) -> Upload:
+def _upload_recording(
+    client: Client, source: RecordingSource, turn: _UploadTurn, unfinished: set[str]
+) -> Upload:
+    """Upload a recording; its session is in `unfinished` until it is stopped or deleted."""
     try:
         recording = source.read()
     except UnreadableRecording as error:
@@ -208,6 +238,7 @@ def _upload_recording(client: Client, source: RecordingSource, turn: _UploadTurn
             started_at=recording.started_at,
         )
         session_id = session["id"]
+        unfinished.add(session_id)
         client.add_frames(session_id, recording.frames)
         client.add_events(session_id, recording.events)
         for tag in recording.tags:
@@ -215,21 +246,25 @@ def _upload_recording(client: Client, source: RecordingSource, turn: _UploadTurn
         turn.wait()
         client.stop(session_id)
     except ApiError as error:
-        _delete_partial_session(client, session_id, error)
+        reason = str(error)
+        if session_id is not None and not _delete_partial_session(client, session_id):
+            reason += f" {session_id} is incomplete; delete it."
+        elif session_id is not None:
+            unfinished.discard(session_id)
         if _is_hopeless_error(error):
             raise
-        return Upload(source.name, reason=str(error))
+        return Upload(source.name, reason=reason)
+    unfinished.discard(session_id)
     return Upload(source.name, session_id, len(recording.events), len(recording.frames))
 
 
-def _delete_partial_session(client: Client, session_id: str | None, error: ClientError) -> None:
-    """Delete what was begun: half a session would count as an abandoned run."""
-    if session_id is None:
-        return
+def _delete_partial_session(client: Client, session_id: str) -> bool:
+    """Delete what was begun, since half a session would count as an abandoned run; return whether it is."""
     try:
         client.delete_session(session_id)
     except ClientError:
-        error.add_note(f"{session_id} is incomplete; delete it.")
+        return False
+    return True
 
 
 def _is_hopeless_error(error: ApiError) -> bool:

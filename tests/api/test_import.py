@@ -1,8 +1,14 @@
 """Importing folders of demonstrations into the real service. Contract §2 (imports), §9 (recorder import)."""
 
 import gzip
+import itertools
+import re
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +25,7 @@ from recorder.importers.miniwob.demonstration import (
     demonstration_sources,
     import_demonstration_folder,
 )
-from recorder.importers.upload import Upload, upload_recordings
+from recorder.importers.upload import ImportedRecording, RecordingSource, Upload, upload_recordings
 from tests.support.demonstrations import (
     REAL,
     click_states,
@@ -31,6 +37,8 @@ from tests.support.demonstrations import (
 )
 from tests.support.http_service import RunningService, running_service
 from tests.support.ports import find_free_port
+from tests.support.switched_line import switched_line
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +121,72 @@ def test_a_key_that_is_refused_ends_the_import(service: RunningService, tmp_path
     write_demonstration(tmp_path, [])
     with pytest.raises(ApiError, match="401 invalid_api_key"):
         import_demonstration_folder(tmp_path, url=service.url, key="nsk_local_wrong", progress=False)
+
+
+def test_an_import_over_a_line_that_breaks_names_what_it_leaves(
+    service: RunningService, client: Client
+) -> None:
+    class CuttingEvents(list[dict[str, Any]]):
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            line.is_on = False
+            return super().__iter__()
+
+    def read_cutting() -> ImportedRecording:
+        recording = next(iter(demo_sources())).read()
+        return replace(recording, workflow="cut_off", events=CuttingEvents(recording.events))
+
+    with (
+        switched_line(service.url) as line,
+        Client(line.url, service.key, patience_s=0.3) as far,
+        pytest.raises(Unreachable) as raised,
+    ):
+        sources = [*itertools.islice(demo_sources(), 4), RecordingSource("last", read_cutting)]
+        upload_recordings(far, sources, parallel=1, on_done=lambda _: None)
+    ((left,), (counts, names)) = sessions_of(client, "cut_off"), raised.value.__notes__
+    assert counts.startswith("Imported before: 4 sessions, ")
+    assert left["status"] == "recording" and names.endswith(f": {left['id']}.")
+
+
+def stop_import(
+    service: RunningService, folder: Path, client: Client, *, workflow: str, stop: Callable[[Any], None]
+) -> tuple[int, str]:
+    """Run the command, stop it when three of its sessions are imported; return exit code and stderr."""
+    for number in range(300):
+        write_demonstration(folder, click_states(), task="many", name=f"{number:03}")
+    key = client.create_key("importer", "write")
+    words = ["import", str(folder), "--url", service.url, "--key", key["key"], "--workflow", workflow]
+    with subprocess.Popen(
+        [sys.executable, "-m", "recorder.cli", *words], stderr=subprocess.PIPE, text=True
+    ) as command:
+        wait_for(lambda: sum(item["status"] == "stopped" for item in sessions_of(client, workflow)) >= 3)
+        stop(command if workflow == "ctrl_c" else key)
+        return command.wait(60), command.stderr.read() if command.stderr else ""
+
+
+def test_an_import_whose_key_is_revoked_names_what_it_leaves(
+    service: RunningService, client: Client, tmp_path: Path
+) -> None:
+    code, printed = stop_import(
+        service, tmp_path, client, workflow="revoked", stop=lambda key: client.revoke_key(key["id"])
+    )
+    sessions = sessions_of(client, "revoked")
+    stopped = [item for item in sessions if item["status"] == "stopped"]
+    assert code == 4
+    assert f"Imported before: {len(stopped)} sessions, {3 * len(stopped)} events" in " ".join(printed.split())
+    left = {item["id"] for item in sessions if item["status"] == "recording"}
+    assert set(re.findall(r"ses_\w+", printed)) == left
+
+
+def test_an_import_that_ctrl_c_ends_counts_what_it_leaves(
+    service: RunningService, client: Client, tmp_path: Path
+) -> None:
+    code, printed = stop_import(
+        service, tmp_path, client, workflow="ctrl_c", stop=lambda command: command.send_signal(signal.SIGINT)
+    )
+    sessions = sessions_of(client, "ctrl_c")
+    assert code == 130 and {item["status"] for item in sessions} == {"stopped"}
+    assert f"Imported before: {len(sessions)} sessions, " in " ".join(printed.split())
+    assert 3 <= len(sessions) < 300
 
 
 def test_a_workflow_that_is_no_slug_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
