@@ -1,6 +1,7 @@
 """Client of the HTTP interface, and the recorder of a session in progress. Spec §4, contract §2–§7."""
 
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,8 +40,8 @@ class SessionRecorder:
         client: Client,
         workflow: str,
         *,
-        actor: dict[str, str] | None = None,
-        metadata: dict[str, Any] | None = None,
+        actor: Mapping[str, str] | None = None,
+        metadata: Mapping[str, Any] | None = None,
     ) -> None:
         self._client = client
         self._workflow = workflow
@@ -134,6 +135,6 @@ class SessionRecorder:
 def _encode_recorded_event(item: dict[str, Any]) -> bytes:
     """Return the JSON of an event; refuse one that cannot be sent. The service checks the rest."""
     for name in _OBJECT_MEMBERS & item.keys():
-        if not isinstance(item[name], dict | None):
+        if not isinstance(item[name], Mapping | None):
             raise TypeError(f"{name} takes a dict, not a value of type {type(item[name]).__name__}.")
     return encode_json(item)

@@ -305,7 +305,18 @@ class Requests:
         return answer
 
     def _iterate_pages(self, path: str, params: Params | None = None) -> Iterator[Json]:
-        query = {**(params or {}), "limit": limits.LIST_MAX}
+        """Return an iterator over all items of a list.
+
+        Raises:
+            TypeError: if the caller names a limit, which would be that of a page.
+        """
+        if params is not None and "limit" in params:
+            raise TypeError(
+                "This method yields everything and takes no limit; use itertools.islice to end it."
+            )
+        return self._read_pages(path, {**(params or {}), "limit": limits.LIST_MAX})
+
+    def _read_pages(self, path: str, query: dict[str, Any]) -> Iterator[Json]:
         while True:
             page = self._get(path, query)
             yield from page["data"]

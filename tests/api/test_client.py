@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import pytest
 from PIL import Image
@@ -164,6 +165,14 @@ def test_an_event_that_cannot_be_sent_is_refused_at_its_call(client: Client) -> 
             session.event("log", data={"sums": [None, float("nan")]})
         session.event("log", data={"sum": None}, target=None)
     assert client.get_session(session.id)["event_count"] == 1
+
+
+def test_members_of_a_session_and_its_events_may_be_any_mappings(client: Client) -> None:
+    members = MappingProxyType({"n": 1})
+    with SessionRecorder(client, "mappings") as session:
+        session.event("log", data=members)
+    assert [event["data"] for event in client.list_events(session.id)] == [{"n": 1}]
+    assert client.create_session("mappings", metadata=members)["metadata"] == {"n": 1}
 
 
 def test_an_event_is_sent_as_it_was_at_its_call(client: Client) -> None:

@@ -1,7 +1,9 @@
 """Cutting what is recorded into batches that the service takes. Spec §8.1, contract §3."""
 
 import email
+from collections import UserDict
 from collections.abc import Iterator
+from types import MappingProxyType
 
 import orjson
 import pytest
@@ -84,6 +86,25 @@ def test_a_frame_keeps_its_picture_when_the_caller_reuses_its_buffer() -> None:
         buffer[:] = PNG + bytes([number])
         frames.append(CapturedFrame.of(buffer, t_ms=number))
     assert [frame.image for frame in frames] == [PNG + bytes([number]) for number in range(3)]
+
+
+def test_mappings_that_are_no_dicts_are_sent_as_objects() -> None:
+    events = [MappingProxyType({"t_ms": 0, "type": "log", "data": UserDict({"step": (1, 2)})})]
+    (call,) = event_batch_calls("ses_1", events)
+    assert orjson.loads(call.content or b"") == {
+        "events": [{"t_ms": 0, "type": "log", "data": {"step": [1, 2]}}]
+    }
+
+
+def test_a_number_that_json_lacks_is_also_seen_in_a_mapping() -> None:
+    event = {"t_ms": 1, "type": "log", "data": MappingProxyType({"price": float("nan")})}
+    with pytest.raises(ValueError, match=r"^/data/price: NaN and Infinity"):
+        list(event_batch_calls("ses_1", [event]))
+
+
+def test_a_value_without_a_form_in_json_is_refused() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable: set"):
+        list(event_batch_calls("ses_1", [{"t_ms": 1, "type": "log", "data": {"steps": {1}}}]))
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

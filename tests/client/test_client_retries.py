@@ -274,6 +274,14 @@ def test_lists_follow_their_cursors() -> None:
     assert "cursor=c1" in received[1].path
 
 
+def test_a_list_takes_no_limit_since_it_yields_everything() -> None:
+    with served(Answer(200, {"data": [], "has_more": False})) as (client, received):
+        for method in (client.list_sessions, client.list_exports, client.audit):
+            with pytest.raises(TypeError, match=r"yields everything and takes no limit.*itertools\.islice"):
+                method(limit="1")
+    assert received == []
+
+
 def test_waiting_ends_with_what_to_check() -> None:
     stopped = Answer(200, {"id": "ses_1", "status": "stopped"})
     with served(stopped) as (client, _), pytest.raises(TookTooLong, match="Is Dagster running"):
