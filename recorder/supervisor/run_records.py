@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from recorder.data_folder import DataFolderUnusable
 from recorder.errors import Conflict
 from recorder.process_states import is_process_running
 
@@ -62,10 +63,14 @@ class RunRecord:
 
         Raises:
             AlreadyRunning: if another process holds the record of this name.
+            DataFolderUnusable: if the record cannot be written.
         """
         path = _make_record_path(data, name)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise DataFolderUnusable(data, error) from error
         until = time.monotonic() + wait_s
         try:
             while not _lock_record_file(descriptor):
@@ -79,7 +84,11 @@ class RunRecord:
         # The groups stay until they are ended: this process may be killed before that.
         groups = _read_record_members(descriptor).get("groups", [])
         record = cls(descriptor, {"process": os.getpid(), "groups": groups})
-        record.update(**members)
+        try:
+            record.update(**members)
+        except OSError as error:
+            record.release()
+            raise DataFolderUnusable(data, error) from error
         return record
 
     @property

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from recorder.access.dagster_login import LoginLinks
 from recorder.cli import app as command_line
-from recorder.data_folder import NoDeployment
+from recorder.data_folder import DataFolderUnusable, NoDeployment
 from recorder.settings import Settings
 from recorder.supervisor.run_records import (
     DAGSTER_WEBSERVER,
@@ -118,3 +118,12 @@ def test_a_killed_process_leaves_no_record(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         assert read_run_record(tmp_path, SERVICE) is None
+
+
+@pytest.mark.parametrize(("name", "why"), [("run", "File exists"), ("run/service.json", "No space left")])
+def test_a_record_that_cannot_be_written_is_one_sentence(tmp_path: Path, name: str, why: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to("/dev/full")
+    with pytest.raises(DataFolderUnusable, match=f"The data folder {tmp_path} cannot be used: {why}"):
+        RunRecord.hold(tmp_path, SERVICE, **MEMBERS)
