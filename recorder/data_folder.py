@@ -1,4 +1,4 @@
-"""Data folder of a deployment: its errors, and the secret that it holds."""
+"""Data folder of a deployment: its errors, the address of its database, and the secret that it holds."""
 
 import os
 import secrets
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from recorder.errors import Conflict, NotFound
+from recorder.errors import Conflict, Invalid, NotFound
 
 
 class NoDeployment(NotFound):
@@ -30,6 +30,15 @@ class DataFolderUnusable(Conflict):
         )
 
 
+class UnusableFolderName(Invalid):
+    """The path of the data folder cannot be part of an address."""
+
+    def __init__(self, data: Path) -> None:
+        super().__init__(
+            f"The data folder {data} cannot be used: its path contains `::`. Choose another one with --data."
+        )
+
+
 class MissingSecret(Conflict):
     """The data folder holds a database, and its secret is missing or empty."""
 
@@ -40,6 +49,11 @@ class MissingSecret(Conflict):
             f"The secret of the deployment in {data} is missing. Copy it back to {data / 'secret'}, or set "
             "RECORDER_SECRET. If it is lost, `recorder db accept-secret` creates another one."
         )
+
+
+def make_sqlite_url(path: Path) -> str:
+    """Return SQLAlchemy's address of a file, also where its path contains `?` or `%`."""
+    return f"sqlite:///{path}".replace("%", "%25").replace("?", "%3F")
 
 
 def read_secret(environment: Mapping[str, str], data: Path, *, create: bool) -> bytes:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from recorder import limits
-from recorder.data_folder import read_secret
+from recorder.data_folder import UnusableFolderName, make_sqlite_url, read_secret
 from recorder.setting_parsers import (
     ConnectionSettings,
     LiveSandbox,
@@ -282,13 +282,20 @@ class Settings:
 
 
 def _embedded_database_url(data: Path) -> str:
-    return f"sqlite:///{data / 'recorder.db'}"
+    return make_sqlite_url(data / "recorder.db")
 
 
 def find_data_folder(data_dir: Path | None, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the data folder that is chosen, or the environment's; it need not exist."""
+    """Return the data folder that is chosen, or the environment's; it need not exist.
+
+    Raises:
+        UnusableFolderName: if stores cannot have addresses below it.
+    """
     env = os.environ if environment is None else environment
-    return (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
+    folder = (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
+    if "::" in str(folder):  # separates the parts of an address of fsspec
+        raise UnusableFolderName(folder)
+    return folder
 
 
 def describe_unknown_settings(environment: Mapping[str, str] | None = None) -> list[str]:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from recorder.access.keys import WorkspaceExists
 from recorder.cli import app as command_line
-from recorder.data_folder import DataFolderUnusable, NoDeployment
+from recorder.data_folder import DataFolderUnusable, NoDeployment, UnusableFolderName
 from recorder.errors import RecorderError
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -274,3 +274,26 @@ def test_a_port_that_cannot_exist_is_wrong_usage(words: tuple[str, ...], tmp_pat
     done = CliRunner().invoke(command_line, [*words, "99999"], env={"RECORDER_DATA_DIR": str(tmp_path)})
     assert done.exit_code == 2 and words[-1] in done.output and "65535" in done.output
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a?b", "q%41", "100 %", "a#b ü"])
+def test_a_folder_may_have_characters_that_mean_something_in_addresses(tmp_path: Path, name: str) -> None:
+    data, copy = tmp_path / name, tmp_path / f"copy {name}"
+    assert run("workspaces", "create", "acme", "--init", "--data", str(data)).exit_code == 0
+    assert (data / "recorder.db").exists()
+    assert run("backup", str(tmp_path / "backups"), "--data", str(data)).exit_code == 0
+    secret = ("--secret-file", str(data / "secret"))
+    restored = run("restore", str(tmp_path / "backups"), *secret, "--data", str(copy))
+    assert restored.exit_code == 0, restored.output
+    for folder in (data, copy):
+        listed = json.loads(run("workspaces", "list", "--data", str(folder), "--json").stdout)
+        assert [workspace["name"] for workspace in listed] == ["acme"]
+        findings = json.loads(run("doctor", "--data", str(folder), "--json").stdout)
+        assert [finding for finding in findings if finding["state"] == "error"] == []
+    assert {path.name for path in tmp_path.iterdir()} == {data.name, copy.name, "backups"}
+
+
+def test_a_folder_whose_path_separates_addresses_is_refused(tmp_path: Path) -> None:
+    done = run("workspaces", "create", "acme", "--init", "--data", str(tmp_path / "a::b"))
+    assert isinstance(done.exception, UnusableFolderName) and "`::`" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []

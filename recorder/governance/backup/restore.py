@@ -15,10 +15,10 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from sqlalchemy import update
+from sqlalchemy import make_url, update
 from sqlmodel import delete
 
-from recorder.data_folder import store_secret
+from recorder.data_folder import make_sqlite_url, store_secret
 from recorder.governance.backup.backup_manifest import BackupFileEntry, BackupManifest, Store
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
@@ -270,7 +270,7 @@ def _restore_files(
 def _restore_sqlite(
     archive: BackupStore, entries: list[BackupFileEntry], target: _RestoreTarget, on_bytes: OnBytes
 ) -> None:
-    path = Path(target.staged.database_url.removeprefix("sqlite:///"))
+    path = Path(str(make_url(target.staged.database_url).database))
     make_durable_folder(path.parent)
     for entry in entries:
         if entry.key != FILE:
@@ -325,9 +325,12 @@ def stage_settings(wanted: Settings) -> Settings:
     staged = data.with_name(f".{data.name}.restoring-{new_id('req').partition('_')[2]}")
 
     def move(address: str) -> str:
-        for start in (str(data), f"sqlite:///{data}"):
-            if address == start or address.startswith(f"{start}/"):
-                return address.replace(str(data), str(staged), 1)
+        for before, after in (
+            (str(data), str(staged)),
+            (make_sqlite_url(data), make_sqlite_url(staged)),
+        ):
+            if address == before or address.startswith(f"{before}/"):
+                return f"{after}{address[len(before) :]}"
         return address
 
     return replace(
