@@ -292,7 +292,7 @@ def find_data_folder(data_dir: Path | None, environment: Mapping[str, str] | Non
         UnusableFolderName: if stores cannot have addresses below it.
     """
     env = os.environ if environment is None else environment
-    folder = (data_dir or Path(env.get("RECORDER_DATA_DIR", DEFAULT_DATA_DIR))).expanduser().resolve()
+    folder = (data_dir or Path(env.get("RECORDER_DATA_DIR") or DEFAULT_DATA_DIR)).expanduser().resolve()
     if "::" in str(folder):  # separates the parts of an address of fsspec
         raise UnusableFolderName(folder)
     return folder

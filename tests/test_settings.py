@@ -21,6 +21,12 @@ def test_everything_lies_below_the_data_folder(tmp_path: Path) -> None:
     assert settings.local_export_root is None
 
 
+def test_an_empty_data_folder_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings.from_env({"RECORDER_DATA_DIR": ""}).data_dir == tmp_path / "recorder-data"
+    assert [path.name for path in tmp_path.iterdir()] == ["recorder-data"]
+
+
 def test_the_environment_overrules_the_defaults(tmp_path: Path) -> None:
     chosen = {
         "RECORDER_DATA_DIR": str(tmp_path),
