@@ -6,6 +6,7 @@ stdout carries data (`--json` everywhere), stderr text for people. Exit codes: 0
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -91,6 +92,9 @@ app.command()(service.demo)
 
 def main() -> None:
     """Run the command line; print refusals of the service or client as one sentence, with an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal without `→` gets `?`. JSON is ASCII, and stderr escapes such characters by itself.
+        sys.stdout.reconfigure(errors="replace")
     with _print_errors():
         app()
 

@@ -1,5 +1,6 @@
 """Options `--url` and `--key` of the commands that call a service."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from recorder.cli import app
+from recorder.settings import extend_program_environment
+from tests.support.deployment_processes import ROOT
 
 
 @pytest.mark.parametrize(
@@ -74,3 +77,15 @@ def test_on_a_terminal_an_error_is_wrapped_and_its_commands_stay_whole(tmp_path:
     assert done.returncode == 1 and len(lines) > 1
     assert [line for line in lines if len(line) > 80 and str(tmp_path) not in line] == []
     assert any("`recorder workspaces create --init`" in line for line in lines)
+
+
+def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None:
+    environment = extend_program_environment({"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)})
+    outputs = []
+    for words in (["create", "Größe → 3", "--init"], ["list"], ["list", "--json"]):
+        command = [sys.executable, "-m", "recorder.cli", "workspaces", *words, "--data", str(tmp_path)]
+        done = subprocess.run(command, env=environment, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert "Größe ? 3" in outputs[1].decode("latin-1")
+    assert json.loads(outputs[2])[0]["name"] == "Größe → 3"
