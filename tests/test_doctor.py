@@ -8,10 +8,8 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from sqlmodel import select
@@ -251,34 +249,12 @@ def test_a_disk_that_is_nearly_full_is_reported(
     assert finding.state == "warning" and "503" in finding.fix
 
 
-def test_a_port_of_another_program_is_reported(runtime: Runtime, ports: Ports) -> None:
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", ports.api))
-        other.listen()
-        (finding,) = findings(runtime, ports, "ports")
-    assert str(ports.api) in finding.message
-    assert "--port" in finding.fix
-
-
 def test_a_variable_that_is_no_setting_is_reported(
     runtime: Runtime, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECORDER_REDIS_ULR", "redis://127.0.0.1")
     (finding,) = findings(runtime, ports, "settings")
     assert "RECORDER_REDIS_URL" in finding.message
-
-
-def test_an_api_process_on_the_port_is_no_finding(runtime: Runtime, ports: Ports) -> None:
-    class Api(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Service-Version", "2026.5.0")
-            self.end_headers()
-
-    with ThreadingHTTPServer(("127.0.0.1", ports.api), Api) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        assert findings(runtime, ports, "ports") == []
-        server.shutdown()
 
 
 def test_a_secret_that_is_not_the_deployments_is_reported(runtime: Runtime, ports: Ports) -> None:

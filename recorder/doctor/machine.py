@@ -1,7 +1,6 @@
 """Checks of the machine: variables, data folder, backups, browser, ports. Contract §9."""
 
 import shutil
-import socket
 import stat
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +13,9 @@ from recorder.doctor.findings import Finding
 from recorder.governance.backup.backup_records import list_old_backups, read_backup_records
 from recorder.live.browser import NoBrowser, find_chromium
 from recorder.settings import Settings, describe_unknown_settings
+from recorder.supervisor.child_commands import CannotListen, choose_child_port, make_child_server_url
 from recorder.supervisor.run_records import SERVICE, read_run_record
+from recorder.supervisor.start_checks import DAGSTER_HOST
 
 #: Below this share of free space, or these bytes, a disk counts as nearly full.
 _FREE_SHARE, _FREE_BYTES = 0.05, 2_000_000_000
@@ -131,31 +132,27 @@ def check_ports(settings: Settings, ports: Ports) -> Iterator[Finding]:
         message = f"The service runs as process {record['process']} at {record.get('api', 'no address yet')}."
         yield Finding("ports", "ok", message)
         return
-    for option, port in (("--port", ports.api), ("--dagster-port", ports.dagster)):
-        if _is_free(ports.host, port):
-            yield Finding("ports", "ok", f"Port {port} is free for `recorder up`.")
-        elif option == "--port" and _is_port_of_api(ports.host, port):
-            message = f"An API process answers at port {port}: `recorder up` would need another --port."
-            yield Finding("ports", "ok", message)
+    # Dagster's pages are on loopback whatever --host is.
+    places = (("--port", ports.host, ports.api), ("--dagster-port", DAGSTER_HOST, ports.dagster))
+    for option, host, port in places:
+        try:
+            choose_child_port(host, port, option=option)
+        except CannotListen as error:
+            if option == "--port" and _is_port_of_api(host, port):
+                message = f"An API process answers at port {port}: `recorder up` would need another --port."
+                yield Finding("ports", "ok", message)
+            else:
+                message, _, fix = str(error).partition(". ")
+                yield Finding("ports", "warning", f"{message}.", fix)
         else:
-            message = f"Another program listens on port {port}."
-            yield Finding("ports", "warning", message, f"Stop it, or give `recorder up` another {option}.")
+            yield Finding("ports", "ok", f"Port {port} is free for `recorder up`.")
 
 
 def _is_port_of_api(host: str, port: int) -> bool:
     """Return whether an API of this service answers at a port of this machine."""
     try:
-        answer = httpx.get(f"http://{host}:{port}/healthz", timeout=_API_S, trust_env=False)
+        url = f"{make_child_server_url(host, port)}/healthz"
+        answer = httpx.get(url, timeout=_API_S, trust_env=False)
     except (httpx.HTTPError, httpx.InvalidURL):
         return False
     return answer.status_code == 200 and "Service-Version" in answer.headers
-
-
-def _is_free(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return False
-    return True
