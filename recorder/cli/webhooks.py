@@ -1,6 +1,8 @@
 """`recorder webhooks` and `recorder deliver`: receive deliveries, and send them. Contract §6."""
 
+import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -64,7 +66,20 @@ def listen(
         raise typer.BadParameter("give an API key to register with, or --secret", param_hint="--key")
     done = _DeliveryCountdown(count)
     print_one = _print_delivery_json if as_json else _print_pretty_delivery
-    listener = DeliveryReceiver(lambda received: done.note(print_one(received)), host=host, port=port)
+
+    def take(received: "ReceivedDelivery") -> None:
+        try:
+            done.note(print_one(received))
+        # rich ends the thread where typer raises: the reader of stdout has gone.
+        except (BrokenPipeError, SystemExit):
+            done.end()
+
+    try:
+        listener = DeliveryReceiver(take, host=host, port=port)
+    except OSError as error:
+        from recorder.supervisor.child_commands import CannotListen
+
+        raise CannotListen(host, port, "--port", error) from error
     here = address or f"http://{f'[{host}]' if ':' in host else host}:{listener.port}/"
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with listener.listening():
@@ -110,8 +125,14 @@ class _DeliveryCountdown:
             if self._left <= 0:
                 self._done.set()
 
+    def end(self) -> None:
+        """End the countdown: what was printed has no reader any more."""
+        # Else the interpreter tries to write the rest once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        self._done.set()
+
     def wait(self) -> None:
-        """Return after the last delivery or on Ctrl-C."""
+        """Return after the last delivery, when stdout has no reader any more, or on Ctrl-C."""
         try:
             self._done.wait()
         except KeyboardInterrupt:
