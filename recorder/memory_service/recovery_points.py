@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
+from sqlalchemy import Subquery, and_
+from sqlalchemy.orm import aliased
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -75,9 +77,9 @@ def read_recovery_point_anchors(
     def read_successes(rows: Ints) -> Mapping[int, Ints]:
         if not is_timed:
             return {}
-        # Those who recovered are among those who failed, and of them there are fewer.
-        among = names if int(rows[0]) in failed_ms else None
-        return read_recovery_tag_times(db, scope, columns, rules.success_tags, among=among)
+        # Sessions that recovered did so after their failure.
+        after = names if int(rows[0]) in failed_ms else None
+        return read_recovery_tag_times(db, scope, columns, rules.success_tags, after=after)
 
     witnesses = WITNESSES if is_timed else 0
     anchors = find_recovery_anchors(columns, chosen, failed_ms, read_successes, witnesses=witnesses)
@@ -133,11 +135,16 @@ def read_last_recovery_tag_times(
     db: DbSession, scope: GraphScope, columns: GraphColumns, names: frozenset[str]
 ) -> dict[int, int]:
     """Return the time of the last tag with one of these names in each session of the graph, by row."""
-    last: dict[int, int] = {}
-    for rows, times in _read_recovery_tags(db, scope, columns, names):
-        for row, t_ms in zip(rows.tolist(), times.tolist(), strict=True):
-            last[row] = max(t_ms, last.get(row, t_ms))
-    return last
+    last = _select_last_recovery_tags(scope, names)
+    statement = (
+        select(last.c.session_id, last.c.t_ms)
+        .join(SessionRow, col(SessionRow.id) == last.c.session_id)
+        .where(SessionRow.workflow == scope.workflow)
+    )
+    parts = _read_recovery_tags(db, columns, statement)
+    return {
+        row: t_ms for rows, times in parts for row, t_ms in zip(rows.tolist(), times.tolist(), strict=True)
+    }
 
 
 def read_recovery_tag_times(
@@ -146,7 +153,7 @@ def read_recovery_tag_times(
     columns: GraphColumns,
     names: frozenset[str],
     *,
-    among: frozenset[str] | None = None,
+    after: frozenset[str] | None = None,
 ) -> dict[int, Ints]:
     """Return the times of tags with these names in sessions of the graph, by row, ascending.
 
@@ -155,10 +162,20 @@ def read_recovery_tag_times(
         scope: the graph.
         columns: columns of the graph.
         names: names of the tags.
-        among: only in sessions that carry a tag of one of these names too.
+        after: only tags after the last tag of the session with one of these names; none of sessions without.
     """
+    statement = (
+        select(TagRow.session_id, TagRow.t_ms)
+        .where(*_match_recovery_tags(scope, names))
+        .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
+        .where(SessionRow.workflow == scope.workflow)
+    )
+    if after is not None:
+        last = _select_last_recovery_tags(scope, after)
+        is_later = and_(last.c.session_id == col(TagRow.session_id), last.c.t_ms < col(TagRow.t_ms))
+        statement = statement.join(last, is_later)
     none = make_empty_column()
-    parts = [(none, none), *_read_recovery_tags(db, scope, columns, names, among)]
+    parts = [(none, none), *_read_recovery_tags(db, columns, statement)]
     rows, times = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not len(rows):
         return {}
@@ -167,23 +184,25 @@ def read_recovery_tag_times(
     return dict(zip(tagged.tolist(), np.split(times[order], starts[1:]), strict=True))
 
 
-def _read_recovery_tags(
-    db: DbSession,
-    scope: GraphScope,
-    columns: GraphColumns,
-    names: frozenset[str],
-    among: frozenset[str] | None = None,
-) -> Iterator[tuple[Ints, Ints]]:
-    """Yield rows and times of tags in parts: a workflow may have ten thousand for each of its sessions."""
-    statement = (
-        select(TagRow.session_id, TagRow.t_ms)
-        .where(*_match_recovery_tags(scope, names))
-        .join(SessionRow, col(SessionRow.id) == col(TagRow.session_id))
-        .where(SessionRow.workflow == scope.workflow)
+def _select_last_recovery_tags(scope: GraphScope, names: frozenset[str]) -> Subquery:
+    """Select the sessions with a tag of one of these names, and the time of their last one.
+
+    Indexes alone are read: a session may have ten thousand such tags, whose rows hold their data.
+    """
+    tagged = select(TagRow.session_id).where(*_match_recovery_tags(scope, names)).distinct().subquery()
+    tag = aliased(TagRow)
+    last = (
+        select(tag.t_ms)
+        .where(tag.session_id == tagged.c.session_id, col(tag.name).in_(sorted(names)))
+        .order_by(col(tag.t_ms).desc())
+        .limit(1)
+        .scalar_subquery()
     )
-    if among is not None:
-        tagged = select(TagRow.session_id).where(*_match_recovery_tags(scope, among))
-        statement = statement.where(col(TagRow.session_id).in_(tagged))
+    return select(tagged.c.session_id, last.label("t_ms")).subquery()
+
+
+def _read_recovery_tags(db: DbSession, columns: GraphColumns, statement: Any) -> Iterator[tuple[Ints, Ints]]:
+    """Yield rows and times of selected tags in parts, for there may be thousands for each session."""
     lookup = make_session_lookup(columns)
     with closing(db.connection().execute(statement.execution_options(yield_per=_TAGS_AT_ONCE))) as tags:
         for part in tags.partitions():
