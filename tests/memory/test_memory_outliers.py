@@ -118,3 +118,16 @@ def test_nobody_is_an_outlier_among_nobody() -> None:
     assert find_outliers(COLUMNS, nobody, threshold=1.0).rows.tolist() == []
     empty = GraphColumns()
     assert find_outliers(empty, empty.current(), threshold=1.0).rows.tolist() == []
+
+
+def test_purged_sessions_count_and_are_not_listed() -> None:
+    columns = columns_of([("ABC", "success", 8), ("AC", "success", 1), ("ABD", "error", 1)])
+    columns.session_id[:8] = [f"ano_{row}".encode() for row in range(8)]
+    columns.session_id[9] = b"ano_9"
+    for listed in (
+        find_outliers(columns, everyone(columns), threshold=0.2),
+        find_outliers(columns, everyone(columns), rank="typicality"),
+    ):
+        assert (listed.rows.tolist(), listed.path_frequency.tolist()) == ([8], [0.1])
+        unpurged = find_outliers(COLUMNS, everyone(COLUMNS), threshold=0.2)
+        assert listed.typicality.tolist() == [unpurged.typicality[1]]

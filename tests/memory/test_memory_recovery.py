@@ -124,3 +124,15 @@ def test_only_a_few_witnesses_are_told_the_first_of_the_whole_order() -> None:
     assert [(anchor.node, anchor.median_recovery_ms) for anchor in none] == [
         (anchor.node, anchor.median_recovery_ms) for anchor in whole
     ]
+
+
+def test_purged_sessions_count_and_are_no_witnesses() -> None:
+    columns = columns_of([("ABCD", "success", 9), ("ABX", "error", 1)])
+    columns.session_id[:8] = [f"ano_{row}".encode() for row in range(8)]
+    (anchor,) = anchors(columns, {9: 3_000}, {row: [5_000] for row in range(8)} | {8: [9_000]})
+    assert anchor.median_recovery_ms == 3_000
+    assert [witness.row for witness in anchor.witnesses] == [8]
+    columns = columns_of([("ABCD", "success", 2), ("ABX", "error", 1)])
+    columns.session_id[:2] = [b"ano_0", b"ano_1"]
+    (anchor,) = anchors(columns, {2: 3_000})
+    assert (anchor.session_count, anchor.witnesses) == (1, ())

@@ -41,6 +41,12 @@ def test_sessions_of_the_same_way_have_similarity_1_also_where_all_sessions_take
     assert [similar.similarity for similar in nearest(columns, 42, 39)][:1] != [1.0]
 
 
+def test_purged_sessions_take_no_place_of_those_that_can_be_listed() -> None:
+    columns = columns_with_grains([("ABC", "success", 9), ("ABCD", "success", 2)])
+    columns.session_id[1:9] = [f"ano_{row}".encode() for row in range(1, 9)]
+    assert {similar.row for similar in nearest(columns, 0, 2)} == {9, 10}
+
+
 @pytest.mark.parametrize("length", [2, 4, 8, 16])
 @pytest.mark.parametrize("is_alternating", [False, True])
 def test_half_of_the_steps_shared_is_about_a_half(length: int, is_alternating: bool) -> None:

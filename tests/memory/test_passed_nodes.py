@@ -80,6 +80,14 @@ def test_without_clean_successes_those_that_returned_are_donors() -> None:
     assert [(donor.row, donor.pos) for donor in nodes["B"].donors] == [(1, 3), (0, 3)]
 
 
+def test_purged_sessions_count_and_are_no_donors() -> None:
+    columns = columns_of([("ABCD", "success", 9), ("ABED", "success", 2), ("ABX", "error", 1)])
+    columns.session_id[:9] = [f"ano_{row}".encode() for row in range(9)]
+    node = passed(columns, 11, {11: 3_000})["B"]
+    assert (node.hits, node.successes) == (12, 11)
+    assert {donor.row for donor in node.donors} == {9, 10}
+
+
 def test_a_session_that_passed_nothing_has_no_candidates() -> None:
     columns = columns_of([CLEAN, ("X", "error", 1)])
     assert passed(columns, 5, {5: 1_000}) == passed(columns, 5, {5: 0}) == {}

@@ -27,6 +27,8 @@ ACTOR_KINDS = ("", "human", "model", "script")
 NEVER = int(np.iinfo(np.int64).max)
 #: Row of a session that is not in the graph, and number of a trace that is not.
 NOWHERE = -1
+#: Beginning of the ids that a purge gives to rows that still count.
+_ANONYMOUS_ID = b"ano_"
 #: Columns of a session that are read, its times last, and rows that are read at once.
 _READ = (
     "session_id",
@@ -119,6 +121,11 @@ class GraphColumns(GraphStructure):
         unkept: Bools = self.trace == self.trace_number.get(UNKEPT_TRACE, NOWHERE)
         return unkept
 
+    @property
+    def is_anonymous(self) -> Bools:
+        """Rows of purged sessions: they count, but there is no session to list."""
+        return self.derive("anonymous rows", _find_anonymous_rows)
+
     def current(self) -> Bools:
         """Return the rows of sessions that are in the graph."""
         return self.removed > self.version
@@ -191,6 +198,12 @@ class GraphColumns(GraphStructure):
         places = np.minimum(np.searchsorted(ids, self.session_id, sorter=order), len(ids) - 1)
         rows = np.flatnonzero(ids[order[places]] == self.session_id)
         return rows, order[places[rows]]
+
+
+def _find_anonymous_rows(columns: GraphColumns) -> Bools:
+    # Shorter texts, since comparing bytes is far faster than calling `startswith` on each id.
+    is_anonymous: Bools = columns.session_id.astype(f"S{len(_ANONYMOUS_ID)}") == _ANONYMOUS_ID
+    return is_anonymous
 
 
 def _read_columns(

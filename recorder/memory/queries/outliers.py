@@ -37,7 +37,8 @@ def find_outliers(
 ) -> Outliers:
     """Return chosen sessions, the least typical first.
 
-    A session without steps is on no path: `path` leaves it out, `typicality` lists it with the frequency 0.
+    Purged sessions count in all figures and are not listed. A session without steps is on no path: `path`
+    leaves it out, `typicality` lists it with the frequency 0.
 
     Args:
         columns: sessions of the graph.
@@ -51,7 +52,8 @@ def find_outliers(
     on_path = chosen & (paths != NO_PATH)
     # The index of NO_PATH, which is -1, is the last one.
     frequency = np.append(np.bincount(paths[on_path], minlength=len(columns.paths)) / total, 0.0)
-    rows = np.flatnonzero(on_path & (frequency[paths] < threshold) if rank == "path" else chosen)
+    is_listed = on_path & (frequency[paths] < threshold) if rank == "path" else chosen
+    rows = np.flatnonzero(is_listed & ~columns.is_anonymous)
     typical = compute_typicality(columns, chosen)[columns.variant[rows]]
     order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], typical))
     rows, typical = rows[order], typical[order]

@@ -140,10 +140,11 @@ class PassedNodes:
     def list_donors(self, node: int) -> tuple[Witness, ...]:
         """Return sessions that took the most frequent way from a node to success, with their last visit.
 
-        Of equally frequent ways the shortest counts. The sessions most similar to the failed one come first,
-        then the newest, then by id.
+        Purged sessions are left out. Of equally frequent ways the shortest counts. The sessions most similar
+        to the failed one come first, then the newest, then by id.
         """
-        entries = _last_entries(self._clean, node)
+        is_recorded = ~self._columns.is_anonymous
+        entries = _last_entries(self._clean.only(is_recorded[self._clean.row]), node)
         if not len(entries.row):
             recovered = self._after.only(self._columns.outcome[self._after.row] == SUCCESS)
             entries = _last_entries(recovered, node)

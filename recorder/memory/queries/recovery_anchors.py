@@ -48,7 +48,8 @@ class Anchor:
     #: Their share of all failing sessions.
     frequency: float
     median_recovery_ms: int
-    #: A few: those whose time to success is nearest to the median first, then the newest, then by id.
+    #: A few that were not purged: those whose time to success is nearest to the median first, then the
+    #: newest, then by id.
     witnesses: tuple[Witness, ...]
 
 
@@ -210,12 +211,16 @@ def _list_recovery_anchors(
 
 
 def _find_nearest_anchor_witnesses(distance: Ints, columns: GraphColumns, rows: Ints, limit: int) -> Ints:
-    """Return positions of the rows with the least distance, then the newest, then by id."""
-    if not limit:
+    """Return positions of the rows with the least distance, then the newest, then by id.
+
+    Purged sessions are left out: no step of theirs is recorded.
+    """
+    recorded = np.flatnonzero(~columns.is_anonymous[rows])
+    if not limit or not len(recorded):
         return np.zeros(0, dtype=np.int64)
-    last = min(limit, len(distance)) - 1
+    last = min(limit, len(recorded)) - 1
     # Only those that can be among the first are sorted: ids are slow to compare.
-    near = np.flatnonzero(distance <= np.partition(distance, last)[last])
+    near = recorded[distance[recorded] <= np.partition(distance[recorded], last)[last]]
     rows = rows[near]
     order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], distance[near]))
     first: Ints = near[order[:limit]]

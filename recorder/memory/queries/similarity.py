@@ -37,8 +37,8 @@ class SimilarityIndex:
     def __init__(self, columns: GraphColumns) -> None:
         self._columns = columns
         rows = make_session_lookup(columns).rows
-        # Nothing is known of the ways that were not kept.
-        rows = rows[~columns.is_unkept[rows]]
+        # Nothing is known of the ways that were not kept, and of purged sessions there is nothing to list.
+        rows = rows[~(columns.is_unkept | columns.is_anonymous)[rows]]
         variants = columns.variant[rows]
         self._vectors = step_vectors(columns)
         counts = np.bincount(variants, minlength=len(self._vectors.line_of))
