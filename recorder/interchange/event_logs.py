@@ -66,15 +66,20 @@ _UNKNOWN_TIME = clock.from_ms(0)
 def event_log_rows(traces: Iterable[LogTrace]) -> pl.DataFrame:
     """Return the events, trace by trace, as case (string), activity (string) and time (UTC, µs).
 
-    Traces of one name stay apart: the second `A` is `A (2)`.
+    Traces of one name stay apart: the second `A` is `A (2)`, or the next number that no trace has.
     """
     cases: list[str] = []
     activities: list[str] = []
     times: list[datetime] = []
-    seen: dict[str, int] = {}
+    taken: set[str] = set()
+    numbers: dict[str, int] = {}
     for trace in traces:
-        seen[trace.name] = seen.get(trace.name, 0) + 1
-        case = trace.name if seen[trace.name] == 1 else f"{trace.name} ({seen[trace.name]})"
+        case, number = trace.name, numbers.get(trace.name, 1)
+        while case in taken:
+            number += 1
+            case = f"{trace.name} ({number})"
+        taken.add(case)
+        numbers[trace.name] = number
         cases += [case] * len(trace.events)
         activities += [event.activity for event in trace.events]
         times += [event.time or _UNKNOWN_TIME for event in trace.events]

@@ -10,7 +10,7 @@ import pytest
 
 from recorder.importers.trace_recordings import TraceOutcomeRule, parse_outcome_rules, recording_of_trace
 from recorder.interchange import xes_reader
-from recorder.interchange.event_logs import LogTrace, UnreadableLog, event_log_rows
+from recorder.interchange.event_logs import LogEvent, LogTrace, UnreadableLog, event_log_rows
 from recorder.interchange.xes_reader import read_xes_traces
 from recorder.memory.steps.session_steps import session_steps
 from tests.support.event_logs import (
@@ -138,6 +138,18 @@ def test_an_activity_may_be_named_by_several_attributes(tmp_path: Path) -> None:
 def test_traces_of_one_name_or_none_stay_apart(tmp_path: Path) -> None:
     traces = (trace_text(name, event_text("go")) for name in ("a", "a", None))
     assert event_log_rows(read(tmp_path, log_text(*traces)))["case"].to_list() == ["a", "a (2)", "trace 3"]
+
+
+@pytest.mark.parametrize(
+    ("names", "cases"),
+    [
+        (["a", "a", "a (2)"], ["a", "a (2)", "a (2) (2)"]),
+        (["a (2)", "a", "a", "a"], ["a (2)", "a", "a (3)", "a (4)"]),
+    ],
+)
+def test_a_name_that_looks_numbered_is_no_second_trace(names: list[str], cases: list[str]) -> None:
+    traces = [LogTrace(name, {}, [LogEvent("go", None)]) for name in names]
+    assert event_log_rows(traces)["case"].to_list() == cases
 
 
 def test_other_encodings_are_read(tmp_path: Path) -> None:
