@@ -165,6 +165,21 @@ def test_a_log_that_breaks_off_leaves_the_file_that_was_there(tmp_path: Path) ->
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("out.xes", "before")]
 
 
+def test_two_writers_of_one_file_write_whole_ones_beside_other_files(tmp_path: Path) -> None:
+    path, other = tmp_path / "out.xes", tmp_path / "out.xes.part"
+    other.write_text("a file of the user")
+
+    def write_again() -> Iterator[LogTrace]:
+        yield LogTrace("first", {}, [LogEvent("go", NOON)])
+        write_xes(path, [LogTrace("second")], name="log")
+        assert [trace.name for trace in read_xes_traces(path)] == ["second"]
+
+    write_xes(path, write_again(), name="log")
+    assert [trace.name for trace in read_xes_traces(path)] == ["first"]
+    assert other.read_text() == "a file of the user"
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, other.name}
+
+
 def test_a_session_that_imports_did_not_make_may_say_anything_in_its_metadata() -> None:
     session = {"id": "ses_1", "started_at": "2026-03-02T12:00:00.000Z", "actor": None, "outcome": None}
     odd = {"case": 7, "attributes": ["x"]}
