@@ -73,7 +73,14 @@ def _is_xes_instant(text: str) -> bool:
     return True
 
 
+def _check_xes_number(text: str) -> None:
+    """Refuse what Python alone reads as a number: `1_000`, and digits of other scripts."""
+    if "_" in text or not text.isascii():
+        raise ValueError(text)
+
+
 def _parse_xes_int(text: str) -> int:
+    _check_xes_number(text)
     # Long texts are not even tried: the time of reading them grows with their square.
     number = int(text) if len(text) <= 20 else _LARGEST_INT + 1
     if abs(number) > _LARGEST_INT:
@@ -82,6 +89,7 @@ def _parse_xes_int(text: str) -> int:
 
 
 def _parse_xes_float(text: str) -> float:
+    _check_xes_number(text)
     number = float(text)
     if not math.isfinite(number):
         raise ValueError(text)

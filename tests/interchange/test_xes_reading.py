@@ -75,6 +75,13 @@ def test_values_have_their_types_and_odd_ones_stay_text(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("kind", ["int", "float"])
+@pytest.mark.parametrize("text", ["1_000", "1_0", "\u0661\u0662"])
+def test_numbers_of_python_alone_stay_text(kind: str, text: str) -> None:
+    assert xes_reader.parse_xes_value(kind, text) == text
+    assert xes_reader.parse_xes_value(kind, " -12 ") == -12
+
+
 def test_attributes_may_have_attributes_and_lists(tmp_path: Path) -> None:
     event = read_event(
         tmp_path,
