@@ -11,6 +11,7 @@ from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.chosen_sessions import read_newest_columns
+from recorder.memory.storage import consistency
 from recorder.memory.storage.consistency import find_missing_sessions
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import RebuildReport, rebuild_graph
@@ -20,6 +21,7 @@ from recorder.sealing import Sealer
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.dagster_deployment import split_by_partition
+from tests.support.query_plans import noted_statements
 from tests.support.recorded_sessions import WORKSPACE, Desk, execute, open_desk, session_row
 from tests.support.sealing import seal_all
 
@@ -152,7 +154,7 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
     execute(runtime, "DELETE FROM graph_session_paths WHERE session_id = :lost", lost=lost)
     execute(runtime, "UPDATE graph_traces SET n = n - 1 WHERE length(steps) = 24")
     with runtime.database.transaction(write=False) as db:
-        assert [row.id for row in find_missing_sessions(db, SCOPE)] == [lost]
+        assert find_missing_sessions(db, SCOPE) == [lost]
     assert not checked(recorder)["every_session_on_one_path"]
     with dg.DagsterInstance.ephemeral() as instance:
         result = rebuild(recorder, instance)
@@ -161,6 +163,29 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
     with runtime.database.transaction(write=False) as db:
         indexed = {session.decode() for session in read_newest_columns(db, SCOPE).session_id}
     assert indexed == {kept, lost} and paused not in indexed
+    assert all(checked(recorder).values())
+
+
+def test_missing_sessions_are_read_and_taken_in_by_parts_in_the_order_of_sealing(
+    recorder: RecorderResource, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = recorder.runtime
+    lost = []
+    for page in ("cart", "pay", "done"):
+        lost.append(record(desk, page))
+        seal_all(runtime)
+    execute(runtime, "DELETE FROM graph_session_paths")
+    execute(runtime, "UPDATE graph_traces SET n = 0")
+    monkeypatch.setattr(consistency, "_AT_ONCE", 2)
+    with noted_statements() as noted:
+        assert consistency.index_missing_sessions(runtime, SCOPE) == len(lost)
+    whole_rows = [statement for statement, _ in noted if "sessions.event_mark" in statement]
+    assert whole_rows and all("sessions.id IN" in statement for statement in whole_rows)
+    with runtime.database.transaction(write=False) as db:
+        columns = read_newest_columns(db, SCOPE)
+    by_version = sorted(zip(columns.added.tolist(), columns.session_id.tolist(), strict=True))
+    assert len({version for version, _ in by_version}) == 2
+    assert by_version[-1][1].decode() == lost[-1]
     assert all(checked(recorder).values())
 
 

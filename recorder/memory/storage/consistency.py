@@ -6,6 +6,7 @@ ran forwards; some may be after a database and a lake were restored apart. Their
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,8 +32,11 @@ from recorder.tenant import GraphScope
 _AT_ONCE = 500
 
 
-def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[SessionRow]:
-    """Return sealed sessions without a path, but for deleted ones, replays, and those sealed in a pause."""
+def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[str]:
+    """Return ids of sealed sessions without a path, in the order of sealing.
+
+    Deleted ones, replays, and those sealed in a pause are none of them.
+    """
     pause = GraphPauseRow
     paused = (
         *in_scope(pause, scope),
@@ -40,7 +44,7 @@ def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[SessionRow]:
         col(pause.to_seq).is_(None) | (col(pause.to_seq) >= col(SessionRow.seal_seq)),
     )
     statement = (
-        select(SessionRow)
+        select(SessionRow.id)
         .where(
             *in_scope(SessionRow, scope),
             SessionRow.status == "sealed",
@@ -66,19 +70,23 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
         Unavailable: if the database or the lake does not answer; the sessions so far stay in.
     """
     with runtime.database.transaction(write=False) as db:
-        rows = find_missing_sessions(db, scope)
+        missing = find_missing_sessions(db, scope)
     indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
-    for start in range(0, len(rows), _AT_ONCE):
-        steps = _read_missing_session_steps(
-            runtime, scope, [row.id for row in rows[start : start + _AT_ONCE]]
-        )
-        some = [row for row in rows[start : start + _AT_ONCE] if row.id in steps]
+    for start in range(0, len(missing), _AT_ONCE):
+        steps = _read_missing_session_steps(runtime, scope, missing[start : start + _AT_ONCE])
         with runtime.database.transaction(write=False) as db:
+            some = _read_missing_session_rows(db, steps)
             prepared = indexer.prepare(db, some, steps)
         with runtime.database.transaction(write=True) as db:
             indexer.commit(db, prepared, _lock_missing_session_rows(db, some))
     with runtime.database.transaction(write=False) as db:
-        return len(rows) - len(find_missing_sessions(db, scope))
+        return len(missing) - len(find_missing_sessions(db, scope))
+
+
+def _read_missing_session_rows(db: DbSession, session_ids: Iterable[str]) -> list[SessionRow]:
+    """Return the rows of sessions, in the order of sealing."""
+    wanted = col(SessionRow.id).in_(list(session_ids))
+    return list(db.exec(select(SessionRow).where(wanted).order_by(col(SessionRow.seal_seq))))
 
 
 def _lock_missing_session_rows(db: DbSession, rows: list[SessionRow]) -> list[SessionRow]:
@@ -147,7 +155,7 @@ def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
         scope,
         sessions=len(current),
         off_path=off_path,
-        missing=[session.id for session in find_missing_sessions(db, scope)],
+        missing=find_missing_sessions(db, scope),
         miscounted=_find_wrong_counters(db, scope, Counter(row.trace_key for row in current)),
         # Sessions on no path make the fractions unequal, so they are compared only without any.
         unequal=[] if off_path else _find_unequal_fractions(db, scope),
