@@ -30,6 +30,8 @@ _LEAST_SHARED_WORDS = 0.34
 #: Visits for all selectors of one target, and selectors that are read.
 RESOLVE_VISITS = 100_000
 _MAX_SELECTORS = 16
+#: Characters that are shown of a selector: each replay stores one for each of its up to 5,000 steps.
+_LOCATOR_CHARACTERS = 500
 #: Attributes that tell elements apart, the best first.
 _TELLING = ("name", "href", "placeholder")
 _LEAST_SCORE = 0.55
@@ -44,7 +46,7 @@ class Resolution:
     finding: TargetFinding
     #: The element to act on, or the one that was refused.
     element: DomElement | None = None
-    #: The selector of the most weight that voted for it.
+    #: The selector of the most weight that voted for it, cut where it is long.
     locator: str | None = None
 
     @property
@@ -209,7 +211,10 @@ def _compare_target_words(text: str, other: str) -> float:
 def _show_voted_locator(votes: _SelectorVotes) -> str:
     kind = max(votes.kinds, key=lambda kind: _WEIGHTS[kind])
     selector = votes.kinds[kind]
-    return selector if isinstance(selector, str) else " >> ".join(selector)
+    shown = selector if isinstance(selector, str) else " >> ".join(selector)
+    if len(shown) <= _LOCATOR_CHARACTERS:
+        return shown
+    return shown[: _LOCATOR_CHARACTERS - 1] + "…"
 
 
 #: Weight of each property in a suggestion's score; words are compared in those of `_WORDY`.

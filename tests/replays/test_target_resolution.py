@@ -39,6 +39,16 @@ def test_only_the_recorded_element_is_acted_on(body: list[Any], finding: str) ->
     assert resolution.is_found == (finding in ("matched", "relabelled"))
 
 
+def test_a_long_selector_finds_its_element_and_is_shown_in_part() -> None:
+    pad = ":not(#" + "x" * 900 + ")"
+    document = read(page("Confirm approval", ["button", {"data-testid": "go"}, "Confirm"]))
+    for selectors in ([f'[data-testid="go"]{pad}'], [[f"html{pad}", f'[data-testid="go"]{pad}']]):
+        resolution = resolve_target(document, {"role": "button", "name": "Confirm", "selectors": selectors})
+        assert resolution.finding == "matched", resolution
+        assert resolution.locator is not None and len(resolution.locator) == 500
+        assert resolution.locator[-2:] == "x…"
+
+
 def test_equal_votes_are_ambiguous() -> None:
     target = {**CONFIRM, "selectors": ["aria/x", "#c", "xpath//html/body/b[1]"]}
     body = [["button", {}, "x"], ["b", {"id": "c"}, ""]]
