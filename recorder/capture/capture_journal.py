@@ -15,6 +15,8 @@ _SECRET_PARAMETER = re.compile(
     r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;]*=)[^&;]*",
     re.IGNORECASE,
 )
+#: A parameter of a query, or of a fragment, with the character before it.
+_PARAMETER = re.compile(r"(^|[&?;])([^&?;]*)")
 _MAX_SIGNALS = 20
 _MAX_SECRET_NAMES = 100
 #: Requests this long after a step are no longer counted as its effect.
@@ -135,12 +137,21 @@ def redact_journal_url(url: str, names: Collection[str] = ()) -> str:
     if parts.scheme == "data":
         return "data:"
     netloc = parts.netloc.rpartition("@")[2]
-    query = _SECRET_PARAMETER.sub(r"\1•••", parts.query)
-    fragment = _SECRET_PARAMETER.sub(r"\1•••", parts.fragment)
-    if names and query:
-        given = (part.partition("=") for part in query.split("&"))
-        query = "&".join(
-            f"{name}=•••" if unquote_plus(name) in names else f"{name}{sign}{value}"
-            for name, sign, value in given
-        )
+    query, fragment = (
+        _redact_named_parameters(_SECRET_PARAMETER.sub(r"\1•••", text), names)
+        for text in (parts.query, parts.fragment)
+    )
     return urlunsplit((parts.scheme, netloc, parts.path, query, fragment))
+
+
+def _redact_named_parameters(text: str, names: Collection[str]) -> str:
+    """Return a query, or a fragment such as `/route?name=value`, without the values of some parameters."""
+    shown = []
+    is_hidden = False
+    for separator, part in _PARAMETER.findall(text) if names else ():
+        if is_hidden and separator == "?":
+            continue  # a part of the hidden value
+        name, sign, _ = part.partition("=")
+        is_hidden = bool(sign) and unquote_plus(name.rpartition("/")[2]) in names
+        shown.append(f"{separator}{name}=•••" if is_hidden else separator + part)
+    return "".join(shown) if names else text

@@ -242,6 +242,22 @@ def test_addresses_lose_their_secrets(url: str, shown: str) -> None:
     assert redact_journal_url(url) == shown
 
 
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://a.example/?user=1&my+badge=A9?b&x=2", "https://a.example/?user=1&my+badge=•••&x=2"),
+        ("https://a.example/#user=1&my%20badge=A9", "https://a.example/#user=1&my%20badge=•••"),
+        ("https://a.example/#/open?my+badge=A9&x=2", "https://a.example/#/open?my+badge=•••&x=2"),
+        ("https://a.example/#/my+badge=A9;x=2", "https://a.example/#/my+badge=•••;x=2"),
+        ("https://a.example/?&a=b?c=d;e#&f", "https://a.example/?&a=b?c=d;e#&f"),
+    ],
+)
+def test_addresses_lose_the_values_of_secret_fields(url: str, shown: str) -> None:
+    journal = CaptureJournal(lambda _: None)
+    journal.add_secret_name("my badge")
+    assert journal.redact(url) == shown
+
+
 def test_times_of_another_clock_are_those_of_this_machine() -> None:
     journal = CaptureJournal(lambda _: None)
     assert journal.convert_time(0) == journal.now_ms
