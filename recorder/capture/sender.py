@@ -7,11 +7,15 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from recorder import limits
 from recorder.client.client import Client
+from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError
 from recorder.client.upload_batches import CapturedFrame
 
@@ -87,10 +91,15 @@ class Sender:
                 self._changed.notify()
 
     def add_tag(self, name: str, t_ms: int, data: dict[str, Any]) -> None:
-        """Queue a tag."""
+        """Queue a tag; data that have no form in JSON are left out, and count as an error."""
+        try:
+            copied = orjson.loads(encode_json(data))
+        except (TypeError, ValueError) as error:
+            copied = {}
+            self._count_send_failure(error)
         with self._changed:
             if len(self._tags) < MAX_EVENTS:
-                self._tags.append((name, t_ms, data))
+                self._tags.append((name, t_ms, copied))
 
     def close(self, patience_s: float) -> None:
         """Send the rest and stop the session; what is not sent within `patience_s` seconds is dropped."""
@@ -112,6 +121,8 @@ class Sender:
             self.stats.errors += 1
             self._drop_rest()
             _log.warning("A recording ended before its time: %s", type(error).__name__, exc_info=error)
+            with suppress(Exception):  # the client may be what failed
+                self._stop_session()
 
     def _send_until_closed(self) -> None:
         if not self.session_id:
@@ -127,7 +138,12 @@ class Sender:
                 self._send_all()
             if is_last:
                 break
-        if self.session_id and not self._choice.session_id and not self._is_refused:
+        if not self._is_refused:
+            self._stop_session()
+
+    def _stop_session(self) -> None:
+        """Stop the session, unless the program created it."""
+        if self.session_id and not self._choice.session_id:
             self._attempt(lambda: self._client.stop(self.session_id))
 
     def _create(self) -> None:
@@ -172,6 +188,10 @@ class Sender:
         except ClientError as error:
             self._count_send_failure(error)
             return 0
+        except (TypeError, ValueError) as error:  # an item has no form in JSON
+            self._count_send_failure(error)
+            if len(items) == 1:
+                return 0
         return sum(self._send_batch([item], send) for item in items)
 
     def _send_frames(self, frames: list[CapturedFrame]) -> None:
@@ -183,10 +203,10 @@ class Sender:
     def _attempt(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except ClientError as error:
+        except (ClientError, TypeError, ValueError) as error:
             self._count_send_failure(error)
 
-    def _count_send_failure(self, error: ClientError) -> None:
+    def _count_send_failure(self, error: Exception) -> None:
         self.stats.errors += 1
         if isinstance(error, ApiError) and error.status in (401, 403, 404, 409):
             # The session is gone, or the key: nothing more will be taken.

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -215,6 +216,24 @@ def test_an_event_that_is_refused_costs_no_other(client: Client) -> None:
     sender.close(20)
     assert (sender.stats.events, sender.stats.dropped_events) == (2, 1)
     assert [event["t_ms"] for event in client.list_events(sender.session_id)] == [1, 3]
+
+
+def test_what_has_no_form_in_json_costs_nothing_else(client: Client) -> None:
+    sender = Sender(client, SessionChoice("capture_test"))
+    sender.start()
+    sender.add_tag("paid", 2, {"amount": Decimal("12.50")})
+    data: dict[str, Any] = {"amount": 12.5, "share": 0.5}
+    sender.add_tag("checked", 3, data)
+    data["share"] = float("nan")
+    sender.add_tag("\ud800", 4, {})
+    sender.add_event({"t_ms": 1, "type": "click", "data": {"amount": Decimal("12.50")}})
+    sender.add_event({"t_ms": 2, "type": "click"})
+    sender.close(20)
+    stats = sender.stats
+    assert (stats.events, stats.dropped_events, stats.errors) == (1, 1, 4)
+    tags = [(tag["name"], tag["data"]) for tag in client.list_tags(sender.session_id)]
+    assert tags == [("paid", None), ("checked", {"amount": 12.5, "share": 0.5})]
+    assert client.get_session(sender.session_id)["status"] != "recording"
 
 
 def test_a_session_that_is_recording_already_is_continued(page: Any, client: Client) -> None:
