@@ -17,10 +17,12 @@ from recorder import limits
 from recorder.client.client import Client
 from recorder.client.encoding import encode_json
 from recorder.client.errors import ApiError, ClientError
-from recorder.client.upload_batches import CapturedFrame
+from recorder.client.upload_batches import CapturedFrame, EncodedFrame
 
 _log = logging.getLogger(__name__)
 MAX_EVENTS = 10_000
+#: Frames that wait, and their bytes with those of their snapshots.
+MAX_FRAMES = 5_000
 MAX_FRAME_BYTES = 64 * 1024 * 1024
 _FLUSH_S = 1.0
 
@@ -54,7 +56,7 @@ class Sender:
         self._client = client
         self._choice = choice
         self._events: deque[dict[str, Any]] = deque()
-        self._frames: deque[CapturedFrame] = deque()
+        self._frames: deque[EncodedFrame] = deque()
         self._tags: deque[tuple[str, int, dict[str, Any]]] = deque()
         self._frame_bytes = 0
         self._changed = threading.Condition()
@@ -80,13 +82,23 @@ class Sender:
                 self._changed.notify()
 
     def add_frame(self, frame: CapturedFrame) -> None:
-        """Queue a frame; a full queue drops it."""
+        """Queue a frame; it is dropped if the queue is full or it has no form in JSON.
+
+        It is queued as it is sent: as values, a snapshot takes much more memory.
+        """
+        try:
+            encoded = EncodedFrame.of(frame)
+        except (TypeError, ValueError) as error:
+            self.stats.dropped_frames += 1
+            self._count_send_failure(error)
+            return
         with self._changed:
-            if self._frame_bytes + len(frame.image) > MAX_FRAME_BYTES or self._is_refused:
+            is_full = len(self._frames) >= MAX_FRAMES or self._frame_bytes + encoded.size > MAX_FRAME_BYTES
+            if is_full or self._is_refused:
                 self.stats.dropped_frames += 1
                 return
-            self._frames.append(frame)
-            self._frame_bytes += len(frame.image)
+            self._frames.append(encoded)
+            self._frame_bytes += encoded.size
             if len(self._frames) >= limits.FRAMES_PER_BATCH:
                 self._changed.notify()
 
@@ -194,7 +206,7 @@ class Sender:
                 return 0
         return sum(self._send_batch([item], send) for item in items)
 
-    def _send_frames(self, frames: list[CapturedFrame]) -> None:
+    def _send_frames(self, frames: list[EncodedFrame]) -> None:
         self._client.add_frames(self.session_id, frames)
 
     def _send_events(self, events: list[dict[str, Any]]) -> None:

@@ -15,7 +15,7 @@ import orjson
 from recorder import clock, limits
 from recorder.client.errors import TEMPORARY_STATUSES, ApiError, ClientError, TookTooLong, Unreachable
 from recorder.client.transport import Json, Requests, Transport, TransportCall, poll_request_until_status
-from recorder.client.upload_batches import CapturedFrame, event_batch_calls, frame_batch_calls
+from recorder.client.upload_batches import CapturedFrame, EncodedFrame, event_batch_calls, frame_batch_calls
 
 # Silence after which a stream counts as broken: the service sends a comment in each third of it.
 _SILENCE_S = 3.0 * limits.STREAM_KEEP_ALIVE_S
@@ -165,7 +165,7 @@ class Sessions(Requests):
         answers = map(self._transport.json, event_batch_calls(session_id, events))
         return sum(answer["accepted"] + answer["duplicates"] for answer in answers)
 
-    def add_frames(self, session_id: str, frames: Iterable[CapturedFrame]) -> list[Json]:
+    def add_frames(self, session_id: str, frames: Iterable[CapturedFrame | EncodedFrame]) -> list[Json]:
         """Upload frames in batches; return `{id, t_ms, sha256, bytes}` of each, in order."""
         answers = map(self._transport.json, frame_batch_calls(session_id, frames))
         return [frame for answer in answers for frame in answer["data"]]

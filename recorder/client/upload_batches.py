@@ -105,9 +105,11 @@ def make_event_batch_call(session_id: str, batch: Sequence[bytes], *, key: str) 
     )
 
 
-def frame_batch_calls(session_id: str, frames: Iterable[CapturedFrame]) -> Iterator[TransportCall]:
+def frame_batch_calls(
+    session_id: str, frames: Iterable[CapturedFrame | EncodedFrame]
+) -> Iterator[TransportCall]:
     """Yield one multipart call for each batch of at most 50 frames, in order."""
-    encoded = (EncodedFrame.of(frame) for frame in frames)
+    encoded = (frame if isinstance(frame, EncodedFrame) else EncodedFrame.of(frame) for frame in frames)
     sized = ((frame.size, frame) for frame in encoded)
     for batch in _cut_batches(sized, limits.FRAMES_PER_BATCH, _FRAMES_BATCH_BYTES):
         yield make_frame_batch_call(session_id, batch, key=new_batch_id())

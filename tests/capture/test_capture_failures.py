@@ -18,7 +18,8 @@ from recorder.capture import record
 from recorder.capture.capture_journal import CaptureJournal, redact_journal_url
 from recorder.capture.page_reader import PageUnreadable, parse_page_reading
 from recorder.capture.script_messages import PageScriptAction, parse_script_message
-from recorder.capture.sender import MAX_EVENTS, Sender, SessionChoice
+from recorder.capture.sender import MAX_EVENTS, MAX_FRAME_BYTES, MAX_FRAMES, Sender, SessionChoice
+from recorder.client.upload_batches import CapturedFrame
 from tests.support.ports import find_free_port
 
 
@@ -206,6 +207,19 @@ def test_a_full_buffer_drops_and_counts(down: Client) -> None:
     for number in range(MAX_EVENTS + 7):
         sender.add_event({"t_ms": number, "type": "click"})
     assert sender.stats.dropped_events == 7
+
+
+def test_a_buffer_of_frames_counts_their_snapshots_and_their_number(down: Client) -> None:
+    sender = Sender(down, SessionChoice("capture_test"))
+    dom = {"v": 1, "format": "nodes", "html": ["p", {}, "x" * 1_000_000]}
+    for number in range(70):
+        sender.add_frame(CapturedFrame.of(b"RIFF", t_ms=number, dom=dom))
+    assert sender.stats.dropped_frames == 70 - MAX_FRAME_BYTES // 1_000_300
+    sender = Sender(down, SessionChoice("capture_test"))
+    for number in range(MAX_FRAMES + 7):
+        sender.add_frame(CapturedFrame.of(b"RIFF", t_ms=number))
+    sender.add_frame(CapturedFrame.of(b"RIFF", t_ms=1, dom={"amount": Decimal("12.50")}))
+    assert (sender.stats.dropped_frames, sender.stats.errors) == (8, 1)
 
 
 def test_an_event_that_is_refused_costs_no_other(client: Client) -> None:
