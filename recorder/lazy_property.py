@@ -28,7 +28,7 @@ class lazy_property(Generic[Value]):
     def __get__(self, instance: object, owner: type) -> Value: ...
 
     def __get__(self, instance: object | None, owner: type) -> Self | Value:
-        """Return the value; it stands in the object's dictionary from then on, which is looked at first."""
+        """Return the value, and store it in the object's dictionary, which Python searches first."""
         if instance is None:
             return self
         value = self._compute(instance)

@@ -98,6 +98,10 @@ class ServiceSource:
         except (ApiError, ManifestUnreadable):
             return None
 
+    def list_data_paths(self) -> tuple[str, ...]:
+        """Return none: the service has addresses for listed files only."""
+        return ()
+
     def _read_from(self, shard: Shard, start: int) -> Iterator[bytes]:
         url = self._renewed_urls.get(shard.path, shard.url)
         try:

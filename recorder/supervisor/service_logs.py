@@ -27,7 +27,7 @@ class LogRotation:
         self._failed: set[Path] = set()
 
     def rotate(self, paths: Iterable[Path]) -> None:
-        """Rotate each of these logs if it is over 10 MB."""
+        """Replace each of these logs that is over 10 MB by an empty one, and keep the old one."""
         for path in paths:
             try:
                 rotate_service_log(path)

@@ -96,9 +96,9 @@ def test_dominators_of_a_graph_that_takes_an_iteration_long() -> None:
     successors |= {above: [below] for above, below in pairwise(chain)}
     successors[chain[-1]] = joins
     successors |= {below: [above] for above, below in pairwise(joins)}
-    found = find_immediate_dominators(successors, "start")
-    assert {found[node] for node in joins} == {"start"}
-    assert [found[node] for node in chain] == ["start", *chain[:-1]]
+    dominators = find_immediate_dominators(successors, "start")
+    assert {dominators[node] for node in joins} == {"start"}
+    assert [dominators[node] for node in chain] == ["start", *chain[:-1]]
 
 
 def test_one_graph_waits_for_no_other() -> None:
@@ -114,13 +114,13 @@ def test_one_graph_waits_for_no_other() -> None:
                 assert may_end.wait(10)
             return 1
 
-    one, other = Slow(), Slow()
-    waiting = threading.Thread(target=lambda: one.value)
+    slow, other = Slow(), Slow()
+    waiting = threading.Thread(target=lambda: slow.value)
     waiting.start()
     assert began.wait(10) and other.value == 1
     may_end.set()
     waiting.join()
-    assert vars(one) == vars(other) == {"value": 1}
+    assert vars(slow) == vars(other) == {"value": 1}
 
 
 def test_the_likeliest_way_leads_from_start_to_end() -> None:

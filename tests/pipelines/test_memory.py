@@ -176,7 +176,7 @@ def test_missing_sessions_are_read_and_taken_in_by_parts_in_the_order_of_sealing
         seal_all(runtime)
     execute(runtime, "DELETE FROM graph_session_paths")
     execute(runtime, "UPDATE graph_traces SET n = 0")
-    monkeypatch.setattr(consistency, "_AT_ONCE", 2)
+    monkeypatch.setattr(consistency, "SESSIONS_AT_ONCE", 2)
     with noted_statements() as noted:
         assert consistency.index_missing_sessions(runtime, SCOPE) == len(lost)
     whole_rows = [statement for statement, _ in noted if "sessions.event_mark" in statement]

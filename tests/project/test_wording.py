@@ -94,7 +94,7 @@ EXCEPTIONS: dict[str, str] = {
     "exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)": "a column of the database",
 }
 
-_PROPERTIES = {"property", "cached_property", "setter"}
+_PROPERTIES = {"property", "lazy_property", "setter"}
 _CODE = re.compile(r"```.*?```|``[^`]*``|`[^`]*`|https?://\S+|\]\([^)\s]*\)", re.DOTALL)
 _EITHER_PLURAL = re.compile(r"[a-z]\(s\)")
 _BUILTIN_ERRORS = {

@@ -57,8 +57,8 @@ def test_one_frame_of_a_screen_that_does_not_change_is_read(runtime: Runtime, de
         cursor = DriverCursor(connection, runtime.database.dialect)
         if cursor.is_sqlite:
             connection.set_progress_handler(count_step, 100)
-        found = _read_stored_frame_pictures(cursor, session_id, [shown.sha256, "none", shown.sha256])
+        pictures = _read_stored_frame_pictures(cursor, session_id, [shown.sha256, "none", shown.sha256])
     finally:
         connection.close()
-    assert found == {shown.sha256: (shown.object, shown.offset, shown.length)}
+    assert pictures == {shown.sha256: (shown.object, shown.offset, shown.length)}
     assert steps <= 5, "the frames of the session were read one by one"

@@ -29,7 +29,7 @@ from recorder.runtime import Runtime
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import GraphScope
 
-_AT_ONCE = 500
+SESSIONS_AT_ONCE = 500
 
 
 def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[str]:
@@ -72,8 +72,8 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
     with runtime.database.transaction(write=False) as db:
         missing = find_missing_sessions(db, scope)
     indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
-    for start in range(0, len(missing), _AT_ONCE):
-        steps = _read_missing_session_steps(runtime, scope, missing[start : start + _AT_ONCE])
+    for start in range(0, len(missing), SESSIONS_AT_ONCE):
+        steps = _read_missing_session_steps(runtime, scope, missing[start : start + SESSIONS_AT_ONCE])
         with runtime.database.transaction(write=False) as db:
             some = _read_missing_session_rows(db, steps)
             prepared = indexer.prepare(db, some, steps)

@@ -22,7 +22,7 @@ def find_immediate_dominators(successors: Mapping[str, Iterable[str]], start: st
     least = list(range(count))
     ancestors = [-1] * count
     waiting: list[list[int]] = [[] for _ in names]
-    found = [0] * count
+    nearest = [0] * count
     for node in range(count - 1, 0, -1):
         for before in predecessors[node]:
             semi[node] = min(semi[node], semi[_find_least(before, ancestors, least, semi)])
@@ -31,12 +31,12 @@ def find_immediate_dominators(successors: Mapping[str, Iterable[str]], start: st
         ancestors[node] = above
         for other in waiting[above]:
             best = _find_least(other, ancestors, least, semi)
-            found[other] = best if semi[best] < semi[other] else above
+            nearest[other] = best if semi[best] < semi[other] else above
         waiting[above] = []
     for node in range(1, count):
-        if found[node] != semi[node]:
-            found[node] = found[found[node]]
-    return {names[node]: names[above] for node, above in enumerate(found)}
+        if nearest[node] != semi[node]:
+            nearest[node] = nearest[nearest[node]]
+    return {names[node]: names[above] for node, above in enumerate(nearest)}
 
 
 def _number_in_preorder(
