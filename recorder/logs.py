@@ -28,7 +28,8 @@ START_REFUSED: Final = 78
 log = logging.getLogger("recorder.start")
 
 _SECRETS = re.compile(r"\b(nsk_(?:live|test|local)_|whsec_)[\w+/=-]+|\b((?:sig|token|secret)=)[^\s&\"']+")
-_CREDENTIALS = re.compile(r"(?<=://)[^\s/@]+:[^\s/@]*@")
+# The whole word, so that a text is read once. A password may hold any character, also `/` and `@`.
+_ADDRESSES = re.compile(r"(?<=://)\S+")
 # Copies of the message that uvicorn and other handlers leave on a record.
 _TWICE = ("color_message", "message", "asctime")
 _FRAMES = 20
@@ -209,7 +210,13 @@ def _redact_value(value: Any) -> Any:
         return [_redact_value(member) for member in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return _CREDENTIALS.sub("[redacted]@", _SECRETS.sub(r"\1\2[redacted]", str(value)))
+    return _ADDRESSES.sub(_redact_credentials, _SECRETS.sub(r"\1\2[redacted]", str(value)))
+
+
+def _redact_credentials(address: re.Match[str]) -> str:
+    """Return an address, given without its scheme, without user and password: all before its last `@`."""
+    credentials, _, rest = address[0].rpartition("@")
+    return f"[redacted]@{rest}" if credentials else address[0]
 
 
 def _render_log_line(_: Any, __: str, entry: EventDict) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -57,9 +58,21 @@ def test_a_secret_is_taken_out_wherever_it_stands(secret: str) -> None:
     assert text.count("[redacted]") == 3 and "limit=1" in text
 
 
-def test_the_password_in_an_address_is_taken_out() -> None:
-    text = line_of("no answer from %s", "postgresql://recorder:hunter2@db.internal/recorder")
-    assert "hunter2" not in text and "[redacted]@db.internal/recorder" in text
+@pytest.mark.parametrize(
+    "credentials",
+    ["recorder:hunter2", ":hunter2", "hunter2", "u:a/hunter2", "u:a@hunter2", "u:hunter2@", "u:a'hunter2"],
+)
+def test_the_password_in_an_address_is_taken_out(credentials: str) -> None:
+    text = line_of("no answer from %s, again in 5 s", f"postgresql://{credentials}@db.internal/recorder")
+    assert "hunter2" not in text and "[redacted]@db.internal/recorder, again in 5 s" in text
+
+
+def test_addresses_without_credentials_stay_and_cost_little() -> None:
+    text = line_of("%s and %s", "http://127.0.0.1:8700/v1/sessions?limit=1", "mail to a@b.example")
+    assert "http://127.0.0.1:8700/v1/sessions?limit=1 and mail to a@b.example" in text
+    began = time.process_time()
+    line_of("://" * 300_000)
+    assert time.process_time() - began < 5
 
 
 @pytest.mark.parametrize("character", [chr(n) for n in (*range(32), 0x7F, *range(0x80, 0xA0), 0x2028)])
