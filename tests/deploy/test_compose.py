@@ -84,3 +84,15 @@ def test_images_have_plain_names(name: str) -> None:
     ]
     assert images
     assert not [image for image in images if "." in image.partition("/")[0].partition(":")[0]]
+
+
+def test_the_file_of_passwords_enters_neither_image_nor_history(tmp_path: Path) -> None:
+    if shutil.which("git") is None:
+        part_is_missing("git is not installed.")
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    for name in ("deploy/.env", ".env"):
+        ignored = ["git", "-C", str(tmp_path), "check-ignore", "-q", name]
+        assert subprocess.run(ignored, check=False).returncode == 0, name
+    # In these files `**` stands for no folder too.
+    assert "**/.env" in (ROOT / ".dockerignore").read_text().splitlines()
