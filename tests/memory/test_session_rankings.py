@@ -4,7 +4,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from recorder.errors import InvalidCursor
 from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
+from recorder.memory.storage.graph_store import replace_session_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory_service.session_rankings import rank_outliers
 from recorder.models.session import SessionMetadataRow, SessionRow
@@ -53,3 +57,29 @@ def test_pages_have_no_places_for_purged_sessions(database: Database) -> None:
         purge_sessions_from_graph(db, scope, [row.id for row in [*rows[:5], *rows[8:]]])
     pages = list(read_pages(database, scope, limit=2))
     assert pages == [[rows[5].id, rows[6].id], [rows[7].id]]
+
+
+def test_no_page_skips_a_session_where_another_one_changed_its_outcome(database: Database) -> None:
+    scope, rows = add_sessions(database, *["1a 2b"] * 6)
+    pages = read_pages(database, scope, limit=2, outcome="success")
+    listed = next(pages)
+    for row, outcome in ((rows[0], "error"), (rows[5], "abandoned")):
+        with database.transaction(write=True) as db:
+            replace_session_outcome(db, row, outcome)
+    listed += next(pages)
+    # Which outcome it had at the first page is known no longer.
+    with database.transaction(write=True) as db:
+        replace_session_outcome(db, rows[0], "abandoned")
+    assert listed == [row.id for row in rows[:4]]
+    with pytest.raises(InvalidCursor, match="begin again"):
+        next(pages)
+
+
+def test_outcomes_that_change_twice_move_no_page_of_all_sessions(database: Database) -> None:
+    scope, rows = add_sessions(database, *["1a 2b"] * 6)
+    pages = read_pages(database, scope, limit=2)
+    listed = next(pages)
+    for outcome in ("abandoned", "error"):
+        with database.transaction(write=True) as db:
+            replace_session_outcome(db, rows[0], outcome)
+    assert [*listed, *(session_id for page in pages for session_id in page)] == [row.id for row in rows]

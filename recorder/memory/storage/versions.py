@@ -128,6 +128,13 @@ def have_sessions_left_since_graph_version(db: DbSession, scope: GraphScope, sin
     return db.exec(select(row.version).where(*in_scope(row, scope), *left).limit(1)).first() is not None
 
 
+def count_outcome_changes(db: DbSession, scope: GraphScope, since_version: int, version: int) -> int:
+    """Count the changes of outcomes after a version, up to a later one; each made a version of its own."""
+    row = GraphVersionRow
+    changed = (col(row.version) > since_version, col(row.version) <= version, row.kind == "outcome")
+    return db.exec(select(func.count()).where(*in_scope(row, scope), *changed)).one()
+
+
 def count_trace_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
     """Return the changes of trace counts after a version, if only counters moved.
 
