@@ -38,7 +38,10 @@ const all = (root, selector) => (nodeType(root) === 9 ? Document : nodeType(root
   .prototype.querySelectorAll.call(root, selector);
 
 const documentId = Math.random().toString(36).slice(2, 12);
-const secretFields = new WeakSet(), secretValues = new Set(), observed = new WeakSet();
+const secretFields = new WeakSet(), observed = new WeakSet();
+// Secret values with their fields, the last value of each field, and the values, the longest first.
+const secretValues = new Map(), lastValues = new WeakMap();
+let longestFirst = [];
 let mutations = 0, root = null;
 
 function isSecret(element) {
@@ -52,19 +55,29 @@ function isSecret(element) {
   if (is) secretFields.add(element);
   return is;
 }
-// A field stays secret when the page shows its value, and so do copies of the value in the page.
+// A field stays secret when the page shows its value, and so do copies of the value in the page. What is typed on
+// the way to a value is none, and is forgotten, unless the field lost the focus with it.
 function keepSecret(element) {
-  const value = (element.value || "").slice(0, MAX_SECRET);
-  for (const other of secretValues) {
-    if (other.startsWith(value)) return;
-    if (value.startsWith(other)) secretValues.delete(other);
+  const value = (element.value || "").slice(0, MAX_SECRET), before = lastValues.get(element) ?? "";
+  const isLonger = ([other, { field }]) => field === element && other !== before && other.startsWith(before);
+  const passed = secretValues.get(before);
+  if (value !== before && passed?.field === element && !passed.isFinal) {
+    if (value.startsWith(before) || [...secretValues].some(isLonger)) secretValues.delete(before);
+    else passed.isFinal = true;
   }
-  if (value.length >= LEAST_SECRET) secretValues.add(value);
-  if (secretValues.size > MAX_SECRETS) secretValues.delete(secretValues.values().next().value);
+  lastValues.set(element, value);
+  const isNew = value.length >= LEAST_SECRET && !secretValues.has(value);
+  if (isNew) secretValues.set(value, { field: element, isFinal: false });
+  if (secretValues.has(value) && !Element.prototype.matches.call(element, ":focus")) {
+    secretValues.get(value).isFinal = true;
+  }
+  if (!isNew && value === before) return;
+  if (secretValues.size > MAX_SECRETS) secretValues.delete(secretValues.keys().next().value);
+  longestFirst = [...secretValues.keys()].sort((one, other) => other.length - one.length);
 }
 function clean(text, limit) {
   let result = String(text);
-  for (const secret of secretValues) {
+  for (const secret of longestFirst) {
     if (!result.includes(secret) && !result.includes(encodeURIComponent(secret))) continue;
     result = result.split(secret).join(HIDDEN_TEXT).split(encodeURIComponent(secret)).join(HIDDEN_TEXT);
   }
@@ -305,8 +318,12 @@ function version() {
   }
   return `${documentId}.${mutations}.${hash}.${scrollX | 0}.${scrollY | 0}`;
 }
+function shownTitle() {
+  const title = titleOf(document), element = all(document, "title")[0] ?? documentElement(document);
+  return title && element && isUnderMask(element) ? HIDDEN_TEXT : clean(title, 300);
+}
 const place = () => ({
-  url: clean(location.href, MAX_ADDRESS), title: clean(titleOf(document), 300), ready: document.readyState,
+  url: clean(location.href, MAX_ADDRESS), title: shownTitle(), ready: document.readyState,
   viewport: [innerWidth, innerHeight], scale: devicePixelRatio,
 });
 const describe = (taken) => ({
