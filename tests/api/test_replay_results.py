@@ -12,7 +12,8 @@ from recorder.models.replay import ReplayRow, ReplayStepRow
 from recorder.replay_service.dry.result_cache import CopiedResults, copy_cached_results
 from tests.support.factories import Caller
 from tests.support.replay_requests import post_replay
-from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
+from tests.support.sealing import seal_all
+from tests.support.two_click_sessions import OTHER, click, replay_all, sealed_run
 
 
 def read_keys(caller: Caller, *replay_ids: str) -> list[bool]:
@@ -99,3 +100,22 @@ def test_another_request_or_session_is_computed(caller: Caller) -> None:
     ]
     replay_all(caller)
     assert read_keys(caller, *made) == [False, False]
+
+
+def test_a_later_tag_moves_no_anchor_that_was_answered(caller: Caller) -> None:
+    session_id = caller.make_session(workflow="approve")
+    clicks = [click(t_ms, "Open") for t_ms in (100, 200, 300)]
+    assert caller.add_events(session_id, *clicks).status_code == 202
+    assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": "ready", "t_ms": 150}).status_code == 201
+    assert caller.post(f"/v1/sessions/{session_id}/stop").status_code == 200
+    seal_all(caller.service.runtime)
+    partial: dict[str, Any] = {"mode": "partial", "anchor": {"tag": "ready"}}
+    early = post_replay(caller, session_id, **partial)
+    assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": "ready", "t_ms": 250}).status_code == 201
+    late = post_replay(caller, session_id, **partial)
+    replay_all(caller)
+    for made, count in ((early, 2), (late, 1)):
+        result = read_result(caller, made["id"])
+        assert result["anchor_event"] == made["anchor_event"]
+        assert len(result["steps"]) == count
+        assert result["steps"][0]["event_id"] == made["anchor_event"]["event_id"]

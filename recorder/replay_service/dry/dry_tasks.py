@@ -163,10 +163,9 @@ def needs_anchor_search(row: ReplayRow) -> bool:
 
 
 def _find_dry_task_anchor(row: ReplayRow) -> ReplayAnchor | None:
-    position = row.spec["anchor"]
-    if position is None or "auto" not in position:
-        return make_anchor(position)
-    assert row.anchor_event is not None
+    """Return the event that the request was answered with: a later tag of the same name moves no anchor."""
+    if row.anchor_event is None:
+        return make_anchor(row.spec["anchor"])
     return ReplayAnchor("event", row.anchor_event["event_id"])
 
 

@@ -46,7 +46,7 @@ def set_result_keys(db: DbSession, rows: Sequence[ReplayRow]) -> None:
             for session_id in (row.session_id, row.against_session_id)
             if session_id is not None
         ]
-        depends_on = [__version__, row.kind, sessions, row.spec, row.input_names]
+        depends_on = [__version__, row.kind, sessions, row.spec, row.anchor_event, row.input_names]
         packed = orjson.dumps(depends_on, option=orjson.OPT_SORT_KEYS)
         row.result_key = hashlib.sha256(packed).hexdigest()
         db.add(row)
