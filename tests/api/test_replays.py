@@ -321,6 +321,15 @@ def test_a_range_of_two_events_of_one_millisecond_must_go_forwards(caller: Calle
     assert post(until={"frame_id": "frm_late"}).status_code == 202
 
 
+def test_a_range_without_an_event_is_refused(caller: Caller) -> None:
+    session_id = sealed_run(caller)  # clicks at 100 and 300, the tag ready at 250
+    assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": "end", "t_ms": 299}).status_code == 201
+    body = {"session_id": session_id, "sandbox": "dry", "mode": "partial", "anchor": {"tag": "ready"}}
+    assert_problem(caller.post("/v1/replays", body | {"until": {"tag": "end"}}), 422, "invalid_range")
+    assert caller.post(f"/v1/sessions/{session_id}/tags", {"name": "end", "t_ms": 300}).status_code == 201
+    assert caller.post("/v1/replays", body | {"until": {"tag": "end"}}).status_code == 202
+
+
 def test_lists_take_filters(caller: Caller) -> None:
     first, second = sealed_run(caller), sealed_run(caller, workflow="reject")
     made = [post_replay(caller, session_id)["id"] for session_id in (first, second)]

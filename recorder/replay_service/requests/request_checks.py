@@ -295,6 +295,9 @@ def _check_requested_replay_range(
     if not page.items:
         raise NotFound("event", "The session has no event at or after this anchor; name an earlier one.")
     first = page.items[0]
+    if until is not None and first.t_ms > until:
+        text = "The session has no event from anchor to until; name a later until, or an earlier anchor."
+        raise InvalidRange("/until", "/anchor", where="body", detail=text)
     if body.anchor is not None and body.anchor.event_id is not None:
         return {"event_id": body.anchor.event_id, "t_ms": anchor}
     return {"event_id": first.id, "t_ms": first.t_ms}
