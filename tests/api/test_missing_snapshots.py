@@ -15,8 +15,8 @@ from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 def find_object(caller: Caller, session_id: str) -> Path:
     """The stored object with the pictures and snapshots of a session."""
     folder = Path(caller.service.runtime.settings.blob_url)
-    (pack,) = folder.glob(f"frames/{caller.key.workspace_id}/{session_id}/*.pack")
-    return pack
+    (stored,) = folder.glob(f"frames/{caller.key.workspace_id}/{session_id}/*.pack")
+    return stored
 
 
 @pytest.mark.parametrize(

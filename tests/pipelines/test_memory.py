@@ -11,8 +11,7 @@ from pipelines.resources import RecorderResource
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
 from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.storage import consistency
-from recorder.memory.storage.consistency import find_missing_sessions
+from recorder.memory.storage.consistency import find_missing_sessions, index_missing_sessions
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import RebuildReport, rebuild_graph
 from recorder.memory.storage.versions import set_memory_graph
@@ -167,7 +166,7 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
 
 
 def test_missing_sessions_are_read_and_taken_in_by_parts_in_the_order_of_sealing(
-    recorder: RecorderResource, desk: Desk, monkeypatch: pytest.MonkeyPatch
+    recorder: RecorderResource, desk: Desk
 ) -> None:
     runtime = recorder.runtime
     lost = []
@@ -176,9 +175,8 @@ def test_missing_sessions_are_read_and_taken_in_by_parts_in_the_order_of_sealing
         seal_all(runtime)
     execute(runtime, "DELETE FROM graph_session_paths")
     execute(runtime, "UPDATE graph_traces SET n = 0")
-    monkeypatch.setattr(consistency, "SESSIONS_AT_ONCE", 2)
     with noted_statements() as noted:
-        assert consistency.index_missing_sessions(runtime, SCOPE) == len(lost)
+        assert index_missing_sessions(runtime, SCOPE, at_once=2) == len(lost)
     whole_rows = [statement for statement, _ in noted if "sessions.event_mark" in statement]
     assert whole_rows and all("sessions.id IN" in statement for statement in whole_rows)
     with runtime.database.transaction(write=False) as db:

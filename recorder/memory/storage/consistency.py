@@ -29,7 +29,7 @@ from recorder.runtime import Runtime
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import GraphScope
 
-SESSIONS_AT_ONCE = 500
+_AT_ONCE = 500
 
 
 def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[str]:
@@ -58,10 +58,15 @@ def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[str]:
     return list(db.exec(statement))
 
 
-def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
+def index_missing_sessions(runtime: Runtime, scope: GraphScope, *, at_once: int = _AT_ONCE) -> int:
     """Take what is missing into a graph, from the steps in the lake; nothing while the graph is paused.
 
     Sessions that the lake does not hold either stay missing.
+
+    Args:
+        runtime: the deployment.
+        scope: the graph.
+        at_once: sessions that are read and taken in at once.
 
     Returns:
         How many sessions were taken in.
@@ -72,8 +77,8 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope) -> int:
     with runtime.database.transaction(write=False) as db:
         missing = find_missing_sessions(db, scope)
     indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
-    for start in range(0, len(missing), SESSIONS_AT_ONCE):
-        steps = _read_missing_session_steps(runtime, scope, missing[start : start + SESSIONS_AT_ONCE])
+    for start in range(0, len(missing), at_once):
+        steps = _read_missing_session_steps(runtime, scope, missing[start : start + at_once])
         with runtime.database.transaction(write=False) as db:
             some = _read_missing_session_rows(db, steps)
             prepared = indexer.prepare(db, some, steps)
