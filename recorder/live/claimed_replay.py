@@ -36,7 +36,7 @@ from recorder.net.addresses import InvalidAllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
 from recorder.recording.sessions import find_session
-from recorder.replay_service.dry.dry_tasks import make_anchor, make_task_policy
+from recorder.replay_service.dry.dry_tasks import find_replay_anchor, make_anchor, make_task_policy
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
@@ -288,7 +288,7 @@ def _perform_claimed_replay(
         hosts = workspace.live_hosts or []
         masking = load_workflow_masking(db, workspace, row.mode, row.workflow, secret=runtime.settings.secret)
     masker = None if masking is None else masking.masker()
-    anchor, until = make_anchor(row.spec["anchor"]), make_anchor(row.spec["until"])
+    anchor, until = find_replay_anchor(row), make_anchor(row.spec["until"])
     plan = planner.plan(read_recording(runtime, session), anchor, until)
     typed = set(row.input_names) - {policy.storage_state_ref}
     missing = sorted({step.input_name for step in plan.steps if step.input_name} - typed)

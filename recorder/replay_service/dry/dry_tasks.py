@@ -136,7 +136,7 @@ def _make_dry_task(runtime: Runtime, sessions: SessionsWithRecordings, row: Repl
         against=other if start is None and other is not None else compared,
         start=None if start is None or other is None else StartMessage(other, start["event_id"]),
         mode=row.kind,  # type: ignore[arg-type]
-        anchor=_find_dry_task_anchor(row),
+        anchor=find_replay_anchor(row),
         until=make_anchor(row.spec["until"]),
         policy=make_task_policy(row),
         input_names=row.input_names,
@@ -162,7 +162,7 @@ def needs_anchor_search(row: ReplayRow) -> bool:
     return "auto" in (row.spec["anchor"] or {}) and row.anchor_event is None
 
 
-def _find_dry_task_anchor(row: ReplayRow) -> ReplayAnchor | None:
+def find_replay_anchor(row: ReplayRow) -> ReplayAnchor | None:
     """Return the event that the request was answered with: a later tag of the same name moves no anchor."""
     if row.anchor_event is None:
         return make_anchor(row.spec["anchor"])
