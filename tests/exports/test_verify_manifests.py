@@ -139,8 +139,6 @@ _SERVED = "http://127.0.0.1:9/v1/exports/exp_1"
     "url",
     [
         "http://169.254.169.254/latest/meta-data",
-        f"http://127.0.0.1:8/v1/exports/exp_1/files/{_SHARD}",
-        f"https://127.0.0.1:9/v1/exports/exp_1/files/{_SHARD}",
         f"{_SERVED}/files/data/workflow=other/events-00000-of-00001.parquet",
         "http://127.0.0.1:9/v1/exports/exp_2/files/" + _SHARD,
         "file:///etc/passwd",

@@ -39,7 +39,7 @@ PLAIN: dict[str, dict[str, str]] = {
     "audit_hashes": {IDS: "workspace_id", DIGESTS: "prev_hash hash"},
     "audit_heads": {IDS: "workspace_id", DIGESTS: "hash"},
     "batch_keys": {IDS: "session_id", WORDS: "kind", DIGESTS: "batch_key"},
-    "deployment": {SETTINGS: "region"},
+    "deployment": {SETTINGS: "region", DIGESTS: "secret_check"},
     "drift_alarms": {SCOPE: "workspace_id mode workflow", WORDS: "type", IDS: "subject_id event_id"},
     "drift_states": {SCOPE: "workspace_id mode workflow", NUMBERS: "inherited changes"},
     "erasure_nodes": {IDS: "erasure_id"},

@@ -122,7 +122,8 @@ def check_null_for_an_optional_member_of_a_replay_and_a_decision(caller: Caller)
         name: plain[name] for name in names if name in plain
     }
     anchor = {"tag": "ready", **nulls("frame_id", "event_id", "auto")}
-    until = {"tag": "ready", **nulls("frame_id", "event_id")}
+    last = caller.get(f"/v1/sessions/{session_id}/events").json()["data"][-1]["id"]
+    until = {"event_id": last, **nulls("tag", "frame_id")}
     against = {"session_id": session_id, **nulls("path_id", "graph")}
     sent = post_replay(
         caller,
