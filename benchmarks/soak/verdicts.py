@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.figures import Goal, at_most
 from benchmarks.soak.samples import Sample
-from recorder.supervisor.output import LOG_BYTES
+from recorder.supervisor.service_logs import LOG_BYTES
 
 COMMITS = 1_000
 _GROWING = ("lake log", "Dagster's files")
