@@ -1,6 +1,7 @@
 """Receiver of deliveries for the terminal, which verifies their signatures. Contract §6."""
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # With the default of 5 the kernel refuses simultaneous deliveries.
     request_queue_size = 256
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+        super().__init__(address, handler)
 
 
 class DeliveryReceiver:

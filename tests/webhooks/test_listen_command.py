@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recorder.cli import app
+from recorder.client.webhook_receiver import DeliveryReceiver, ReceivedDelivery
 from recorder.supervisor.child_commands import CannotListen, choose_child_port
 from recorder.webhooks.signing import signature_headers
 from tests.support.deployment_processes import ROOT
@@ -19,14 +20,14 @@ from tests.support.deployment_processes import ROOT
 SECRET = "whsec_" + "c2VjcmV0" * 4
 
 
-def send_delivery(port: int, number: int) -> int:
+def send_delivery(port: int, number: int, *, host: str = "127.0.0.1") -> int:
     """Send a signed delivery; return the status of the answer."""
     body = json.dumps(
         {"id": f"evt_{number}", "type": "session.created", "created_at": "2026-05-01T08:00:00Z", "data": {}}
     ).encode()
     headers = signature_headers(f"evt_{number}", body, [SECRET], int(time.time()))
     headers["Service-Delivery-Id"] = f"dlv_{number}"
-    return httpx.post(f"http://127.0.0.1:{port}/", content=body, headers=headers, timeout=20).status_code
+    return httpx.post(f"http://{host}:{port}/", content=body, headers=headers, timeout=20).status_code
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["pretty", "json"])
@@ -61,3 +62,13 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
     assert str(done.exception) == (
         f"Cannot listen on 127.0.0.1, port {port}: another program does. Choose another port with --port."
     )
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_it_listens_on_an_address_of_ipv6() -> None:
+    taken: list[ReceivedDelivery] = []
+    receiver = DeliveryReceiver(taken.append, host="::1", port=0)
+    receiver.trust(SECRET)
+    with receiver.listening():
+        assert send_delivery(receiver.port, 1, host="[::1]") == 204
+    assert len(taken) == 1
