@@ -37,7 +37,7 @@ from tests.support.demonstrations import (
 )
 from tests.support.http_service import RunningService, running_service
 from tests.support.ports import find_free_port
-from tests.support.switched_line import switched_line
+from tests.support.unreliable_lines import switched_line
 from tests.support.waiting import wait_for
 
 

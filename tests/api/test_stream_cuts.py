@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from recorder.client import ApiError, Client, Unreachable
-from tests.support.cutting_proxy import cutting
 from tests.support.factories import event
 from tests.support.sealing import seal_all
 from tests.support.stream_clients import Streamer, StreamService, stop
+from tests.support.unreliable_lines import cutting
 from tests.support.waiting import wait_for
 
 

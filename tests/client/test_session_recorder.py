@@ -12,7 +12,7 @@ from PIL import Image
 
 from recorder.client import ApiError, Client, SessionRecorder, Unreachable
 from tests.support.http_service import RunningService, running_service
-from tests.support.switched_line import SwitchedLine, switched_line
+from tests.support.unreliable_lines import SwitchedLine, switched_line
 
 
 @pytest.fixture(scope="module")
