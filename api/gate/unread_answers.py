@@ -29,7 +29,7 @@ class UnreadAnswer:
         reset: Callable[[], None],
         find_owner: Callable[[], str],
     ) -> None:
-        """Create the watch; it does nothing before `watch`.
+        """Prepare the connection, so that the kernel shows what its client reads; `watch` begins the watch.
 
         Args:
             transport: holds the bytes.

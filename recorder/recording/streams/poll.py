@@ -160,16 +160,13 @@ def _poll_event_messages(
         if session_id in full:
             continue
         watched = sessions[session_id]
-        read = watched.select(make_stream_event_messages(first_position, first_id, payload))
-        messages[session_id] += read
-        if sum(len(item[2]) for item in messages[session_id]) < POLLED_BYTES:
-            continue
+        messages[session_id] += watched.select(make_stream_event_messages(first_position, first_id, payload))
         # Rows of other tables between these events are read, later ones are not.
-        watched = watched._replace(until=read[-1][0])
         sessions[session_id], messages[session_id] = _limit_polled_bytes(watched, messages[session_id])
-        full.add(session_id)
-        if len(full) == len(sessions):
-            break
+        if sessions[session_id].until < watched.until:
+            full.add(session_id)
+            if len(full) == len(sessions):
+                break
     return messages, list(sessions.values())
 
 
