@@ -6,6 +6,7 @@ A failure of the recording never reaches the program: it is logged and counted i
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -26,6 +27,8 @@ Value = TypeVar("Value")
 #: Longest time of one call to the browser.
 _CALL_MS = 10_000
 _MAX_PAGES = 20
+#: Of each page, while the actor is in another one; they are beside the sender's limit of memory.
+_MAX_HELD_FRAMES = 4
 #: How long the last state of a page may take until it is at rest.
 _REST_S = 2.0
 _QUIET_S = 0.15
@@ -269,8 +272,8 @@ class PageRecording:
             handle.held_frames.append(frame)
 
     def _send_held_frames(self, handle: "_PageHandle", t_ms: int) -> None:
-        held, handle.held_frames = handle.held_frames, []
-        for frame in held:
+        while handle.held_frames:
+            frame = handle.held_frames.popleft()
             frame.item["t_ms"] = t_ms
             self._sender.add_frame(frame)
 
@@ -356,8 +359,8 @@ class _PageHandle:
         self.name = name
         #: `app` member of events of the page.
         self.app = {"name": "chromium", "page": name}
-        #: Frames taken while the actor was in another page.
-        self.held_frames: list[CapturedFrame] = []
+        #: Frames taken while the actor was in another page, the newest ones: no step needs the others.
+        self.held_frames: deque[CapturedFrame] = deque(maxlen=_MAX_HELD_FRAMES)
         self.captured: CapturedPage | None = None
         #: False until the page answered at the end.
         self.is_responding = False
