@@ -1,8 +1,6 @@
 """Failures of destinations during writing: full, gone, refused. Half a dataset never counts as whole."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +14,9 @@ from recorder.exports.verify import verify_manifest
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
-from tests.support.databases import part_is_missing
-from tests.support.deployment_processes import ROOT
 from tests.support.export_runs import ask, folder_of
 from tests.support.sealed_sessions import Recording, make_runtime, seal
+from tests.support.small_disk import run_on_small_disk
 
 
 @pytest.fixture
@@ -113,15 +110,5 @@ def test_a_disk_that_is_full_fails_the_export_and_is_left_empty(runtime: Runtime
     seal(runtime, [Recording(frames=list(range(0, 900, 10))) for _ in range(8)])
     row: ExportRow = ask(runtime, frame_sampling={"mode": "all"})
     disk = tmp_path / "local" / "out"
-    mounted = f"mount -t tmpfs -o size=96k tmpfs {disk}"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mounted], check=False, capture_output=True).returncode:
-        part_is_missing("this machine lets nobody mount a small disk")
-    program = [sys.executable, "-c", _ON_A_SMALL_DISK, str(tmp_path), row.id, str(disk)]
-    ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{mounted} && exec "$@"', "sh", *program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    ended = run_on_small_disk(disk, "96k", ["-c", _ON_A_SMALL_DISK, str(tmp_path), row.id, str(disk)], 120)
     assert ended.stdout.split() == ["failed", "disk_full", "0", "None"], ended.stderr

@@ -4,15 +4,12 @@ Database, store of objects and lake are each on a small disk in memory, and then
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.faults.full_disk_launcher import EVENTS
-from tests.support.databases import part_is_missing
-from tests.support.deployment_processes import ROOT
+from tests.support.small_disk import run_on_small_disk
 
 _SIZE = "24m"
 REFUSED = {
@@ -26,26 +23,8 @@ REFUSED = {
 @pytest.mark.parametrize("part", REFUSED)
 def test_a_full_disk_is_503_and_all_goes_on_when_there_is_room(part: str, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = f"mount -t tmpfs -o size={_SIZE} tmpfs {disk}"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mounted], check=False, capture_output=True).returncode:
-        part_is_missing("this machine lets nobody mount a small disk")
-    program = [
-        sys.executable,
-        "-m",
-        "tests.faults.full_disk_launcher",
-        str(tmp_path / "data"),
-        part,
-        str(disk),
-    ]
-    ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{mounted} && exec "$@"', "sh", *program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-    )
+    program = ["-m", "tests.faults.full_disk_launcher", str(tmp_path / "data"), part, str(disk)]
+    ended = run_on_small_disk(disk, _SIZE, program, 240)
     assert ended.returncode == 0, ended.stderr
     seen = json.loads(ended.stdout)
     assert seen["refused"] == {kind: [503, "unavailable"] for kind in REFUSED[part]}

@@ -1,15 +1,12 @@
 """Rotation of the logs of a service: five files stay, and a disk without room stops nothing."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from recorder.supervisor import service_logs
 from recorder.supervisor.service_logs import OLD_LOGS, LogRotation, rotate_service_log
-from tests.support.databases import part_is_missing
-from tests.support.deployment_processes import ROOT
+from tests.support.small_disk import run_on_small_disk
 
 
 def test_a_log_is_moved_when_it_is_large_and_five_files_stay(tmp_path: Path) -> None:
@@ -51,10 +48,6 @@ def test_a_log_that_cannot_be_rotated_is_reported_once(
 
 def test_a_log_on_a_full_disk_keeps_its_last_lines(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = f"mount -t tmpfs -o size=400k tmpfs {disk}"
-    if subprocess.run(["unshare", "-m", "sh", "-c", mounted], check=False, capture_output=True).returncode:
-        part_is_missing("this machine lets nobody mount a small disk")
     program = (
         "from pathlib import Path\n"
         "from recorder.supervisor.service_logs import rotate_service_log\n"
@@ -67,12 +60,5 @@ def test_a_log_on_a_full_disk_keeps_its_last_lines(tmp_path: Path) -> None:
         "print(*sorted(path.name for path in log.parent.iterdir()), log.stat().st_size)\n"
         "print(log.with_name('part.log.1').read_text(), *log.read_text().splitlines()[-2:])\n"
     )
-    ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f'{mounted} && exec "$@"', "sh", sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    ended = run_on_small_disk(disk, "400k", ["-c", program], 60)
     assert ended.stdout == "part.log part.log.1 64008\nolder line 024999 another\n", ended.stderr
