@@ -74,7 +74,6 @@ class CapturedPage:
     ) -> None:
         self.name = name
         self.reader = PageReader(send)
-        self._send = send
         self._journal = journal
         self._add_frame = add_frame
         self._states: dict[str, _PageState] = {}
@@ -257,7 +256,7 @@ class CapturedPage:
 
     async def _take_picture(self) -> bytes:
         try:
-            answer = await self._send(
+            answer = await self.reader.send(
                 "Page.captureScreenshot", {"format": "webp", "quality": _QUALITY, "optimizeForSpeed": True}
             )
         except Exception as error:

@@ -25,7 +25,7 @@ PAGE_SCRIPT = f'globalThis.recorderPage ??= (() => {{\n"use strict";\n{"".join(_
 #: Visible depth of a snapshot; page.js keeps it below.
 _MAX_DEPTH = 64
 _MAX_BOXES = 100
-_GONE = re.compile("context|navigated|closed|detached|crashed", re.IGNORECASE)
+_GONE = re.compile("context|navigated|closed|detached|crashed|active page", re.IGNORECASE)
 _URL_CHARACTERS = 2_000
 _TITLE_CHARACTERS = 300
 
@@ -68,21 +68,35 @@ class PageReader:
         self.frame_id = ""
         self._context: tuple[int, str] | None = None
 
+    async def send(self, method: str, params: dict[str, Any]) -> Mapping[str, Any]:
+        """Send a method of the DevTools protocol, and return its result.
+
+        Raises:
+            PageUnreadable: if the page navigates or is closed.
+        """
+        try:
+            return await self._send(method, params)
+        except Exception as error:
+            # Errors of the protocol have a text alone.
+            if _GONE.search(str(error)):
+                raise PageUnreadable("The page has gone to another document, or is closed.") from error
+            raise
+
     async def open(self, *, listen: bool = False) -> None:
         """Install the page script in the present document and in all that follow.
 
         Args:
             listen: whether actions in the page are sent to the binding.
         """
-        tree = await self._send("Page.getFrameTree", {})
+        tree = await self.send("Page.getFrameTree", {})
         self.frame_id = str(tree["frameTree"]["frame"]["id"])
-        await self._send("Page.enable", {})
-        await self._send("Runtime.enable", {})
+        await self.send("Page.enable", {})
+        await self.send("Runtime.enable", {})
         source = f"if (window === top) {{\n{PAGE_SCRIPT}\n"
         if listen:
-            await self._send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD})
+            await self.send("Runtime.addBinding", {"name": BINDING, "executionContextName": WORLD})
             source += f"recorderPage.listen({BINDING});\n"
-        await self._send(
+        await self.send(
             "Page.addScriptToEvaluateOnNewDocument",
             {"source": source + "}", "worldName": WORLD, "runImmediately": True},
         )
@@ -111,20 +125,14 @@ class PageReader:
         """
         if self._context is None:
             raise PageUnreadable("The page has no document yet.")
-        try:
-            answer = await self._send(
-                "Runtime.evaluate",
-                {
-                    "expression": f"recorderPage.{function}()",
-                    "uniqueContextId": self._context[1],
-                    "returnByValue": True,
-                },
-            )
-        except Exception as error:
-            # Errors of the protocol have a text alone.
-            if _GONE.search(str(error)):
-                raise PageUnreadable("The page has gone to another document, or is closed.") from error
-            raise
+        answer = await self.send(
+            "Runtime.evaluate",
+            {
+                "expression": f"recorderPage.{function}()",
+                "uniqueContextId": self._context[1],
+                "returnByValue": True,
+            },
+        )
         text = (answer.get("result") or {}).get("value")
         if "exceptionDetails" in answer or not isinstance(text, str):
             raise PageUnreadable("The page script failed.")

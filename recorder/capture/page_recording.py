@@ -5,6 +5,7 @@ A failure of the recording never reaches the program: it is logged and counted i
 
 import asyncio
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -32,6 +33,8 @@ _MAX_HELD_FRAMES = 4
 #: How long the last state of a page may take until it is at rest.
 _REST_S = 2.0
 _QUIET_S = 0.15
+#: Playwright's errors of a page that is closed have no public type.
+_CLOSED = re.compile("has been closed|no object with guid|No target with given id")
 
 
 def record(
@@ -142,8 +145,18 @@ class PageRecording:
         return handle
 
     async def _open_page(self, handle: "_PageHandle") -> None:
-        """Begin to capture a page."""
+        """Begin to capture a page; one that was closed before it could be captured is a page that closed."""
+        try:
+            await self._capture_page(handle)
+        except Exception:
+            if handle.page.is_closed():
+                self._add_closing(handle.page)
+            raise
+
+    async def _capture_page(self, handle: "_PageHandle") -> None:
         page = handle.page
+        handle.listen("close", self._make_listener(self._add_closing, page))
+        handle.listen("crash", self._make_listener(self._drop_page, page))
         session = await self._wait(page.context.new_cdp_session(page))
         handle.session = session
 
@@ -173,11 +186,8 @@ class PageRecording:
                     )
                 ),
             ),
-            ("close", self._make_listener(self._add_closing, page)),
-            ("crash", self._make_listener(self._drop_page, page)),
         ):
-            page.on(event, listener)
-            handle.listeners.append((event, listener))
+            handle.listen(event, listener)
         await captured.reader.open(listen=True)
         captured.add_opening(page.url, is_popup=page is not self._page)
         # Playwright calls a locator's handler before each action while the locator is visible: here always.
@@ -233,7 +243,7 @@ class PageRecording:
         self._acting = popup
         self._start_listener_work(self._open_page(handle))
 
-    def _add_closing(self, page: Any, _: Any) -> None:
+    def _add_closing(self, page: Any, *_: Any) -> None:
         handle = self._pages.pop(page, None)
         if handle is not None and page is not self._page:
             self._journal.add_step(handle.make_tab_event("tab_close", self._journal.now_ms))
@@ -332,13 +342,16 @@ class PageRecording:
         task.add_done_callback(self._tasks.discard)
 
     async def _guard(self, work: Awaitable[None]) -> None:
-        """Run work; log and count its failure, unless the page merely went on in the meantime."""
+        """Run work; log and count its failure, unless the page went on or was closed in the meantime."""
         try:
             await work
         except PageUnreadable:
             _log.debug("A state of the page was not read", exc_info=True)
         except Exception as error:
-            self._count_failure(error)
+            if _CLOSED.search(str(error)):
+                _log.debug("A page was closed while it was read", exc_info=True)
+            else:
+                self._count_failure(error)
 
     def _count_failure(self, error: Exception) -> None:
         self._sender.stats.errors += 1
@@ -367,6 +380,11 @@ class _PageHandle:
         self.session: Any = None
         self.locator: Any = None
         self.listeners: list[tuple[str, Callable[..., None]]] = []
+
+    def listen(self, event: str, listener: Callable[..., None]) -> None:
+        """Attach a listener to the page."""
+        self.page.on(event, listener)
+        self.listeners.append((event, listener))
 
     def make_tab_event(self, kind: str, t_ms: int) -> dict[str, Any]:
         """Return an event that names the page."""

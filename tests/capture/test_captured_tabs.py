@@ -116,3 +116,16 @@ def test_the_frame_after_a_step_is_of_the_page_of_the_step(page: Any, client: Cl
             compared += 1
             assert urls[recorded.frames[step.after].frame_id] == pages[page_name], step
     assert compared >= 4
+
+
+def test_popups_that_close_at_once_are_no_failures(page: Any, client: Client) -> None:
+    with recording_popup(page, client) as (recording, _):
+        for wait_ms in (0, 0, 20, 40, 60, 80, 100, 150):
+            page.evaluate(
+                "wait => { const popup = window.open('/other'); setTimeout(() => popup.close(), wait) }",
+                wait_ms,
+            )
+            page.wait_for_timeout(wait_ms)
+    events = read_recorded(client, recording.id).events
+    kinds = [event["type"] for event in events]
+    assert (kinds.count("tab_open"), kinds.count("tab_close")) == (9, 8)
