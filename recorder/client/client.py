@@ -8,7 +8,7 @@ from typing import Any, Self
 from recorder.client.administration import Administration
 from recorder.client.datasets import Datasets
 from recorder.client.encoding import encode_json
-from recorder.client.errors import ClientError, Unreachable
+from recorder.client.errors import BufferFull, ClientError, Unreachable
 from recorder.client.replays import Replays
 from recorder.client.sessions import Sessions
 from recorder.client.upload_batches import CapturedFrame, EncodedFrame
@@ -24,6 +24,8 @@ class Client(Sessions, Datasets, Replays, Administration):
     """
 
 
+#: Default of what a recording buffers while the service does not answer.
+_BUFFER_BYTES = 256 * 2**20
 _OBJECT_MEMBERS = frozenset({"app", "target", "input", "trace", "data"})
 
 
@@ -42,8 +44,20 @@ class SessionRecorder:
         *,
         actor: Mapping[str, str] | None = None,
         metadata: Mapping[str, Any] | None = None,
+        buffer_bytes: int = _BUFFER_BYTES,
     ) -> None:
+        """Prepare a recording; nothing is sent before the block begins.
+
+        Args:
+            client: client of the service.
+            workflow: slug of the workflow.
+            actor: `{id, kind}` of who acts.
+            metadata: metadata of the session.
+            buffer_bytes: bytes that may wait while the service does not answer; then `event` and `frame`
+                raise `BufferFull`.
+        """
         self._client = client
+        self._buffer_bytes = buffer_bytes
         self._workflow = workflow
         self._actor = actor
         self._metadata = metadata
@@ -81,9 +95,12 @@ class SessionRecorder:
         Raises:
             TypeError: if a member that is an object is given as something else, or has no form in JSON.
             ValueError: if a number is NaN or Infinity.
+            BufferFull: if too much waits to be sent; this event was not recorded.
         """
         item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
-        if self._uploads.add_event(_encode_recorded_event(item)):
+        encoded = _encode_recorded_event(item)
+        self._make_room()
+        if self._uploads.add_event(encoded):
             self.flush()
 
     def frame(self, image: bytes | bytearray, *, t_ms: int | None = None, **members: Any) -> str:
@@ -92,10 +109,13 @@ class SessionRecorder:
         Raises:
             TypeError: if the image is not bytes, or a member has no form in JSON.
             ValueError: if the image is none of these, or a number is NaN or Infinity.
+            BufferFull: if too much waits to be sent; this frame was not recorded.
         """
         members.setdefault("id", new_id("frm"))
         frame = CapturedFrame.of(image, t_ms=self.now_ms if t_ms is None else t_ms, **members)
-        if self._uploads.add_frame(EncodedFrame.of(frame)):
+        encoded = EncodedFrame.of(frame)
+        self._make_room()
+        if self._uploads.add_frame(encoded):
             self.flush()
         return str(frame.item["id"])
 
@@ -110,6 +130,15 @@ class SessionRecorder:
         buffered: the next flush sends it again, and the service stores it once.
         """
         self._uploads.send(self.id)
+
+    def _make_room(self) -> None:
+        if self._uploads.size < self._buffer_bytes:
+            return
+        try:
+            self.flush()
+        except ClientError as error:
+            if self._uploads.size >= self._buffer_bytes:
+                raise BufferFull(self._buffer_bytes) from error
 
     def _close_session(self, error: BaseException | None) -> None:
         """Send what is buffered and stop the session, also if the service refuses a part."""

@@ -3,6 +3,7 @@
 ClientError
 ├── ApiError       the service answered with a problem (`status`, `code`, `detail`, `request_id`, `errors`)
 ├── Unreachable    no answer, or one that is not the service's
+├── BufferFull     a recording has buffered as much as it may, and the service still takes nothing
 ├── ExportFailed   an export that was waited for ended `failed`
 └── TookTooLong    a state that was waited for was not reached in time
 
@@ -86,6 +87,16 @@ class Unreachable(ClientError):
             else "Is it running, and is this its address? Start it with: recorder up."
         )
         super().__init__(f"{base_url}: {what}. {then}")
+
+
+class BufferFull(ClientError):
+    """An item was not recorded: the service acknowledges nothing, and the buffer is full."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(
+            f"The item was not recorded: {most_bytes // 2**20} MiB wait to be sent already. "
+            "Record it again once the service answers; flush() sends what waits."
+        )
 
 
 class ExportFailed(ClientError):

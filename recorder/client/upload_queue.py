@@ -87,6 +87,12 @@ class UploadQueue:
         #: Guards the list, not the sending: threads may add items during it.
         self._lock = threading.Lock()
 
+    @property
+    def size(self) -> int:
+        """Bytes of all items in it."""
+        with self._lock:
+            return sum(batch.size for batch in self._batches)
+
     def add_event(self, event: bytes) -> bool:
         """Add the JSON of an event; return whether a batch is complete."""
         return self._add(_EVENTS, event, len(event) + 1)

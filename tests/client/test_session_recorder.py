@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from recorder.client import ApiError, Client, SessionRecorder, Unreachable
+from recorder.client import ApiError, BufferFull, Client, SessionRecorder, Unreachable
 from tests.support.http_service import RunningService, running_service
 from tests.support.unreliable_lines import SwitchedLine, switched_line
 
@@ -68,6 +68,31 @@ def test_what_a_dead_line_kept_back_is_sent_with_the_next_flush(
         assert stored(client, run.id)["event_count"] == 150
     times = [event["t_ms"] for event in client.list_events(run.id)]
     assert times == list(range(150))
+
+
+def test_what_waits_on_a_dead_line_is_bounded_and_nothing_that_waits_is_lost(
+    service: RunningService, client: Client
+) -> None:
+    with lined(service) as (far, line), SessionRecorder(far, "full_buffer", buffer_bytes=6_000) as run:
+        line.is_on = False
+        recorded = []
+        for number in range(400):
+            try:
+                run.event("click", t_ms=number)
+            except BufferFull as error:
+                assert "was not recorded" in str(error) and isinstance(error.__cause__, Unreachable)
+                break
+            except Unreachable:
+                pass  # It waits.
+            recorded.append(number)
+        assert 100 < len(recorded) < 400
+        with pytest.raises(BufferFull):
+            run.frame(picture())
+        line.is_on = True
+        run.event("click", t_ms=500)
+    times = [event["t_ms"] for event in client.list_events(run.id)]
+    assert times == [*recorded, 500]
+    assert stored(client, run.id)["frame_count"] == 0
 
 
 def test_a_batch_whose_answer_was_lost_is_stored_once(service: RunningService, client: Client) -> None:
