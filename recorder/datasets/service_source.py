@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import httpx
 
 from recorder.client.errors import TEMPORARY_STATUSES, ApiError, ClientError, Unreachable
+from recorder.client.service_address import is_loopback_service_host
 from recorder.client.transport import make_response_error
 from recorder.datasets.errors import (
     AddressExpired,
@@ -211,7 +212,15 @@ def _download_from_service(url: str, headers: Mapping[str, str], start: int) -> 
     part = {"Range": f"bytes={start}-"} if start else {}
     sent = {**headers, **part, "Accept-Encoding": "identity"}
     try:
-        with httpx.stream("GET", url, headers=sent, timeout=_TIMEOUT, follow_redirects=False) as answer:
+        with httpx.stream(
+            "GET",
+            url,
+            headers=sent,
+            timeout=_TIMEOUT,
+            follow_redirects=False,
+            # A proxy of the environment cannot reach this machine's own loopback.
+            trust_env=not is_loopback_service_host(httpx.URL(url).host),
+        ) as answer:
             if not answer.is_success:
                 answer.read()
                 raise make_response_error(answer)

@@ -23,6 +23,7 @@ from recorder.errors import RecorderError
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
 from tests.support.hosted_exports import Host
+from tests.support.ports import find_free_port
 
 
 @pytest.fixture
@@ -74,6 +75,18 @@ def test_a_signed_address_opens_without_a_key_and_is_read_once(host: Host, tmp_p
     assert recorder.open_export(export["manifest_url"], cache=tmp_path).polars().collect().equals(events)
     with pytest.raises(FileGone, match="Export again"):
         dataset.polars("frames")
+
+
+def test_a_proxy_of_the_environment_is_not_used_for_loopback(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{find_free_port()}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    export = host.export()
+    dataset = recorder.open_export(export["manifest_url"], cache=tmp_path)
+    assert dataset.polars().collect().height == export["rows"]
 
 
 def test_addresses_that_are_over_are_signed_anew_with_a_key(
