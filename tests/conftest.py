@@ -66,6 +66,8 @@ gc.disable()
 
 #: What waits longest, longest first, so that no worker is left alone with it at the end.
 _FIRST = (
+    "live/test_live_variants.py",
+    "live/test_isolation.py",
     "end_to_end/test_daemon.py",
     "end_to_end/test_readme.py",
     "end_to_end/test_notebooks.py",
