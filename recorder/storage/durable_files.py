@@ -33,7 +33,8 @@ def write_probe_file(folder: str | Path) -> None:
     probe = Path(folder) / ".health"
     probe.parent.mkdir(parents=True, exist_ok=True)
     probe.write_bytes(b"ok")
-    probe.unlink()
+    # Another process may probe the folder at the same time.
+    probe.unlink(missing_ok=True)
 
 
 def make_durable_folder(folder: Path) -> None:

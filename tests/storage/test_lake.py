@@ -3,6 +3,7 @@
 import multiprocessing
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,13 @@ def test_a_lake_that_is_no_folder_is_unavailable(tmp_path: Path) -> None:
         lake.ping()
     with pytest.raises(Unavailable):
         append(lake, 1)
+
+
+def test_processes_may_ping_at_the_same_time(tmp_path: Path) -> None:
+    lakes = [Lake(str(tmp_path)) for _ in range(8)]
+    with ThreadPoolExecutor(len(lakes)) as threads:
+        for _ in range(200):
+            list(threads.map(Lake.ping, lakes))
 
 
 def test_ping_leaves_nothing_behind(tmp_path: Path) -> None:
