@@ -1,11 +1,13 @@
 """Deletion of one session at a user's request: soft, or at once and for good. Contract §2 (Delete)."""
 
+import logging
+
 from sqlmodel import Session as DbSession
 
 from recorder import clock
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
-from recorder.errors import NotFound
+from recorder.errors import NotFound, RecorderError
 from recorder.governance.holds import require_unheld_session
 from recorder.governance.purging.purge_rows import request_purge
 from recorder.governance.purging.purge_runs import purge_session_at_once
@@ -17,6 +19,8 @@ from recorder.replay_service.requests.deleted_session_replays import end_replays
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 
+log = logging.getLogger("recorder.governance")
+
 
 def delete_session_softly(runtime: Runtime, origin: Origin, tenant: Tenant, session_id: str) -> None:
     """Hide a session at once, and end its open replays; its data are purged after 30 days.
@@ -26,7 +30,11 @@ def delete_session_softly(runtime: Runtime, origin: Origin, tenant: Tenant, sess
     """
     with runtime.database.transaction(write=True) as db:
         delete_session(db, origin, tenant, session_id)
-    end_replays_of_deleted_sessions(runtime.database, session_id)
+    try:
+        end_replays_of_deleted_sessions(runtime.database, session_id)
+    except RecorderError:
+        # The session is deleted: the next replay drain run ends them.
+        log.warning("the replays of session %s are not ended yet", session_id, exc_info=True)
 
 
 def delete_session_for_good(runtime: Runtime, origin: Origin, caller: Caller, session_id: str) -> None:

@@ -16,6 +16,7 @@ from tests.support.factories import Caller, assert_problem
 from tests.support.failing_runs import make_run, page
 from tests.support.query_plans import noted_statements, plan_of
 from tests.support.replay_requests import allow_hosts, get_recovery, get_replay, post_recovery, post_replay
+from tests.support.statements import before_each_statement
 from tests.support.two_click_sessions import replay_all, sealed_run
 
 
@@ -51,6 +52,21 @@ def test_deleting_a_session_ends_its_open_replays_and_forgets_their_inputs(
         post_replay(caller, other)
     assert_problem(caller.post("/v1/replays", {"session_id": other, "sandbox": "dry"}), 422, "limit_reached")
     replay_all(caller)
+
+
+def test_a_deletion_is_acknowledged_although_its_replays_cannot_be_ended_yet(caller: Caller) -> None:
+    gone = sealed_run(caller)
+    replay_id = post_replay(caller, gone)["id"]
+
+    def fail(statement: str) -> None:
+        if statement.startswith("UPDATE replays"):
+            raise sqlalchemy.exc.OperationalError(statement, {}, Exception("the connection was lost"))
+
+    with before_each_statement(fail):
+        assert caller.delete(f"/v1/sessions/{gone}").status_code == 204
+    assert read_replays(caller, replay_id)[0].status == "queued"
+    replay_all(caller)
+    assert read_replays(caller, replay_id)[0].status == "failed"
 
 
 def test_a_recovery_goes_on_when_the_donor_of_its_attempt_is_deleted(caller: Caller) -> None:
