@@ -5,14 +5,15 @@ The last step is held until the next one begins, since its effects are seen only
 
 import re
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any
 from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from recorder import limits
 
 _SECRET_PARAMETER = re.compile(
-    r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;]*=)[^&;]*",
+    r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;]*=)[^&]*",
     re.IGNORECASE,
 )
 #: A parameter of a query, or of a fragment, with the character before it.
@@ -123,7 +124,7 @@ class CaptureJournal:
             self._add_event(event)
 
 
-def redact_journal_url(url: str, names: Collection[str] = ()) -> str:
+def redact_journal_url(url: str, names: AbstractSet[str] = frozenset()) -> str:
     """Return an address without credentials and without the values of parameters named like secrets.
 
     Args:
@@ -144,14 +145,15 @@ def redact_journal_url(url: str, names: Collection[str] = ()) -> str:
     return urlunsplit((parts.scheme, netloc, parts.path, query, fragment))
 
 
-def _redact_named_parameters(text: str, names: Collection[str]) -> str:
+def _redact_named_parameters(text: str, names: AbstractSet[str]) -> str:
     """Return a query, or a fragment such as `/route?name=value`, without the values of some parameters."""
     shown = []
     is_hidden = False
     for separator, part in _PARAMETER.findall(text) if names else ():
-        if is_hidden and separator == "?":
-            continue  # a part of the hidden value
+        if is_hidden and separator in ("?", ";"):
+            continue  # it may be a part of the hidden value
         name, sign, _ = part.partition("=")
-        is_hidden = bool(sign) and unquote_plus(name.rpartition("/")[2]) in names
+        # A route may stand before the first name of a fragment.
+        is_hidden = bool(sign) and not names.isdisjoint(map(unquote_plus, (name, name.rpartition("/")[2])))
         shown.append(f"{separator}{name}=•••" if is_hidden else separator + part)
     return "".join(shown) if names else text

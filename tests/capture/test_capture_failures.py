@@ -266,6 +266,7 @@ def test_a_session_that_is_recording_already_is_continued(page: Any, client: Cli
     [
         ("https://ada:pw@a.example/x?q=1&Password=pw#t", "https://a.example/x?q=1&Password=•••#t"),
         ("https://a.example/cb?access_token=abc&state=1", "https://a.example/cb?access_token=•••&state=1"),
+        ("https://a.example/?password=ab;cd&x=1", "https://a.example/?password=•••&x=1"),
         ("https://a.example/#id_token=abc&x=1", "https://a.example/#id_token=•••&x=1"),
         ("data:text/html,secret", "data:"),
         ("http://[", ""),
@@ -281,13 +282,17 @@ def test_addresses_lose_their_secrets(url: str, shown: str) -> None:
         ("https://a.example/?user=1&my+badge=A9?b&x=2", "https://a.example/?user=1&my+badge=•••&x=2"),
         ("https://a.example/#user=1&my%20badge=A9", "https://a.example/#user=1&my%20badge=•••"),
         ("https://a.example/#/open?my+badge=A9&x=2", "https://a.example/#/open?my+badge=•••&x=2"),
-        ("https://a.example/#/my+badge=A9;x=2", "https://a.example/#/my+badge=•••;x=2"),
+        ("https://a.example/#/my+badge=A9;x=2&y=3", "https://a.example/#/my+badge=•••&y=3"),
+        ("https://a.example/?q=1;my+badge=ab;cd", "https://a.example/?q=1;my+badge=•••"),
+        ("https://a.example/?a%2Fb=A9", "https://a.example/?a%2Fb=•••"),
+        ("https://a.example/?a/b=A9", "https://a.example/?a/b=•••"),
         ("https://a.example/?&a=b?c=d;e#&f", "https://a.example/?&a=b?c=d;e#&f"),
     ],
 )
 def test_addresses_lose_the_values_of_secret_fields(url: str, shown: str) -> None:
     journal = CaptureJournal(lambda _: None)
     journal.add_secret_name("my badge")
+    journal.add_secret_name("a/b")
     assert journal.redact(url) == shown
 
 
