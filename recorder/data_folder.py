@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from recorder.errors import Conflict, Invalid, NotFound
+from recorder.errors import Conflict, NotFound
 
 
 class NoDeployment(NotFound):
@@ -30,15 +30,6 @@ class DataFolderUnusable(Conflict):
         )
 
 
-class UnusableFolderName(Invalid):
-    """The path of the data folder cannot be part of an address."""
-
-    def __init__(self, data: Path) -> None:
-        super().__init__(
-            f"The data folder {data} cannot be used: its path contains `::`. Choose another one with --data."
-        )
-
-
 class MissingSecret(Conflict):
     """The data folder holds a database, and its secret is missing or empty."""
 
@@ -52,8 +43,8 @@ class MissingSecret(Conflict):
 
 
 def make_sqlite_url(path: Path) -> str:
-    """Return SQLAlchemy's address of a file, also where its path contains `?` or `%`."""
-    return f"sqlite:///{path}".replace("%", "%25").replace("?", "%3F")
+    """Return SQLAlchemy's address of a file, also where its path contains `%`."""
+    return f"sqlite:///{path}".replace("%", "%25")
 
 
 def read_secret(environment: Mapping[str, str], data: Path, *, create: bool) -> bytes:

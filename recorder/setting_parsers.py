@@ -24,6 +24,9 @@ _PUBLIC_URL = re.compile(r"https?://[^/?#@\s]+(/[^?#\s]*)?")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}")
 _EXECUTOR = re.compile(rf"in_process|processes:[1-9][0-9]{{0,2}}|(dask|tcp|tls)://{_HOST}:[0-9]{{1,5}}")
 
+#: In the path of a folder: the lake decodes `%41`, SQLite's address ends at `?`, fsspec divides one at `::`.
+_MEANS_SOMETHING_ELSE = re.compile(r"::|\?|%[0-9A-Fa-f]{2}")
+
 
 class SessionSize(NamedTuple):
     """Most that one session holds."""
@@ -119,6 +122,27 @@ def parse_log_level(text: str) -> str:
     return text
 
 
+class UnusableFolderName(Invalid):
+    """The path of a folder cannot be part of the addresses of stores and databases."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            f"The folder {folder} cannot be used: its path contains `::`, `?`, or `%` with two hex digits, "
+            "which stores and databases read as something else. Choose another one."
+        )
+
+
+def require_usable_folder_name(folder: Path) -> Path:
+    """Return a folder whose path can be part of addresses.
+
+    Raises:
+        UnusableFolderName: if it cannot.
+    """
+    if _MEANS_SOMETHING_ELSE.search(str(folder)):
+        raise UnusableFolderName(folder)
+    return folder
+
+
 def parse_store_address(env: Mapping[str, str], name: str) -> str:
     """Return the address of a store, a folder as its whole path: processes of other folders read it too.
 
@@ -131,7 +155,9 @@ def parse_store_address(env: Mapping[str, str], name: str) -> str:
             "an address without a password; give that in the store's own environment variables "
             "(AWS_SECRET_ACCESS_KEY, FSSPEC_SFTP_PASSWORD and so on)",
         )
-    return str(Path(url).expanduser().resolve()) if url and "://" not in url else url
+    if not url or "://" in url:
+        return url
+    return str(require_usable_folder_name(Path(url).expanduser().resolve()))
 
 
 def parse_public_url(text: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from recorder import limits
-from recorder.data_folder import UnusableFolderName, make_sqlite_url, read_secret
+from recorder.data_folder import make_sqlite_url, read_secret
 from recorder.setting_parsers import (
     ConnectionSettings,
     LiveSandbox,
@@ -31,6 +31,7 @@ from recorder.setting_parsers import (
     parse_store_address,
     parse_store_endpoint,
     parse_trusted_proxies,
+    require_usable_folder_name,
     split_words,
 )
 
@@ -293,9 +294,13 @@ def find_data_folder(data_dir: Path | None, environment: Mapping[str, str] | Non
     """
     env = os.environ if environment is None else environment
     folder = (data_dir or Path(env.get("RECORDER_DATA_DIR") or DEFAULT_DATA_DIR)).expanduser().resolve()
-    if "::" in str(folder):  # separates the parts of an address of fsspec
-        raise UnusableFolderName(folder)
-    return folder
+    return require_usable_folder_name(folder)
+
+
+def has_database_elsewhere(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether the database is not the file in the data folder."""
+    env = os.environ if environment is None else environment
+    return bool(env.get("RECORDER_DATABASE_URL"))
 
 
 def describe_unknown_settings(environment: Mapping[str, str] | None = None) -> list[str]:
@@ -328,8 +333,13 @@ def read_azure_account_key() -> str | None:
 
 
 def find_dagster_folder(settings: Settings) -> Path:
-    """Return the folder that Dagster writes to; its name marks the processes of the deployment."""
-    return Path(os.environ.get("RECORDER_DAGSTER_DIR") or settings.data_dir / "dagster")
+    """Return the folder that Dagster writes to; its name marks the processes of the deployment.
+
+    Raises:
+        UnusableFolderName: if Dagster's databases cannot have addresses below it.
+    """
+    folder = Path(os.environ.get("RECORDER_DAGSTER_DIR") or settings.data_dir / "dagster")
+    return require_usable_folder_name(folder)
 
 
 def list_store_address_settings() -> list[str]:

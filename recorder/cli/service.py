@@ -231,8 +231,8 @@ def accept_secret(data: DataDir = None, as_json: AsJson = False) -> None:
     """Accept the present secret after the deployment's was lost or changed; stop the service first."""
     from contextlib import closing
 
-    from recorder.data_folder import MissingSecret, create_secret
-    from recorder.settings import Settings, find_data_folder
+    from recorder.data_folder import MissingSecret, NoDeployment, create_secret
+    from recorder.settings import Settings, find_data_folder, has_database_elsewhere
     from recorder.storage.database import open_database
     from recorder.storage.deployment import accept_deployment_secret, check_deployment_record
     from recorder.supervisor.run_records import SERVICE, AlreadyRunning, read_run_record
@@ -242,7 +242,9 @@ def accept_secret(data: DataDir = None, as_json: AsJson = False) -> None:
         raise AlreadyRunning(folder, SERVICE, holder)
     try:
         settings = Settings.from_env(data_dir=data, create=False)
-    except MissingSecret:
+    except (MissingSecret, NoDeployment) as error:
+        if isinstance(error, NoDeployment) and not has_database_elsewhere():
+            raise
         (folder / "secret").unlink(missing_ok=True)  # an empty file
         create_secret(folder)
         settings = Settings.from_env(data_dir=data, create=False)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from recorder import clock
 from recorder.cli import app
-from recorder.data_folder import MissingSecret
+from recorder.data_folder import MissingSecret, NoDeployment
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -84,6 +84,23 @@ def test_a_changed_secret_is_accepted_on_purpose(runtime: Runtime) -> None:
     Runtime.open(changed).close()
     with pytest.raises(OtherSecret):
         Runtime.open(runtime.settings)
+
+
+def test_a_lost_secret_is_replaced_where_the_database_is_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RECORDER_SECRET", raising=False)
+    data, elsewhere = tmp_path / "data", tmp_path / "elsewhere.db"
+    accept = ["db", "accept-secret", "--data", str(data), "--json"]
+    assert isinstance(CliRunner().invoke(app, accept).exception, NoDeployment)
+    monkeypatch.setenv("RECORDER_DATABASE_URL", f"sqlite:///{elsewhere}")
+    created = CliRunner().invoke(app, ["workspaces", "create", "acme", "--init", "--data", str(data)])
+    assert created.exit_code == 0, created.output
+    (data / "secret").unlink()
+    accepted = CliRunner().invoke(app, accept)
+    assert accepted.exit_code == 0, accepted.output
+    assert json.loads(accepted.stdout) == {"changed": True}
+    assert CliRunner().invoke(app, ["workspaces", "list", "--data", str(data)]).exit_code == 0
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n"], ids=["missing", "empty", "blank"])
