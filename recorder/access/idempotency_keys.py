@@ -5,22 +5,23 @@ answer and the changes of the request are committed together or not at all.
 """
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+import orjson
 from sqlalchemy import Connection, delete, event, func, select, text, tuple_
 from sqlmodel import Session as DbSession
-from sqlmodel import SQLModel
+from sqlmodel import SQLModel, col
 
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.errors import IdempotencyInProgress, IdempotencyKeyReused
 from recorder.hashing import canonical_json, compute_keyed_digest, compute_sha256
 from recorder.models.operations import IdempotencyRow
-from recorder.storage.database import add_last_transaction_step
+from recorder.models.session import SessionRow
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
 from recorder.webhooks.deleted_subjects import make_deleted_resource_condition
@@ -31,8 +32,8 @@ _IDENTITY = tuple(_ANSWERS.primary_key.columns)
 _PURGED_BY_EACH = 10
 #: The request whose stored answers show several sessions, so that `resource_id` names none of them.
 _BATCH_STOP = ("POST", "/v1/sessions:batch_stop")
-#: Key of `Session.info`: tenants whose answers to batch stops the transaction deletes.
-_TENANTS = "tenants_of_batch_stops"
+#: Such answers that one transaction deletes.
+_BATCH_STOPS_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +202,21 @@ def delete_expired_keyed_answers(
     return deleted.rowcount
 
 
-def delete_batch_stop_answers(db: DbSession, tenants: Collection[Tenant]) -> None:
-    """Delete the stored answers to batch stops of some tenants, as a last step of the transaction.
+def delete_some_batch_stop_answers(db: DbSession, tenant: Tenant) -> bool:
+    """Delete stored answers to batch stops of a tenant; return whether some may be left.
 
-    Transactions that hide or purge sessions call it, since such an answer shows up to 500 sessions. They lock
-    the answers after all rows but the head of the audit log, and in one order, so that there is no deadlock.
+    Such an answer shows up to 500 sessions, so that no column names them. The transaction changes nothing
+    else: it locks the answers in one order, and waits for none of the requests that hold one.
+
+    Args:
+        db: a write transaction.
+        tenant: workspace and mode.
     """
-    db.info.setdefault(_TENANTS, set()).update(tenants)
-    add_last_transaction_step(db, _delete_batch_stop_answers)
-
-
-def _delete_batch_stop_answers(db: DbSession) -> None:
-    for tenant in sorted(db.info.pop(_TENANTS)):
-        values = (tenant.workspace_id, tenant.mode, *_BATCH_STOP)
-        conditions = (column == value for column, value in zip(_IDENTITY, values, strict=False))
-        stored = select(*_IDENTITY).where(*conditions).order_by(*_IDENTITY).with_for_update()
-        db.connection().execute(delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(stored)))
+    values = (tenant.workspace_id, tenant.mode, *_BATCH_STOP)
+    conditions = (column == value for column, value in zip(_IDENTITY, values, strict=False))
+    some = select(*_IDENTITY).where(*conditions).order_by(*_IDENTITY).limit(_BATCH_STOPS_AT_ONCE)
+    statement = delete(_ANSWERS).where(tuple_(*_IDENTITY).in_(some.with_for_update()))
+    return db.connection().execute(statement).rowcount >= _BATCH_STOPS_AT_ONCE
 
 
 def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
@@ -234,7 +234,7 @@ def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
     ).one_or_none()
     if stored is None:
         return
-    if stored.is_deleted:
+    if stored.is_deleted or _shows_deleted_sessions(connection, key, stored.answer):
         # The key is free, as after a purge. A transaction that only reads precedes one that claims it too.
         if connection.get_execution_options().get("recorder_write"):
             connection.execute(delete(_ANSWERS).where(tuple_(*_IDENTITY) == key.identity))
@@ -242,6 +242,15 @@ def _claim_idempotency_key(connection: Connection, key: IdempotencyKey) -> None:
     if bytes(stored.body_digest) != key.body_digest:
         raise IdempotencyKeyReused
     raise AnswerKept(stored.status, bytes(stored.answer))
+
+
+def _shows_deleted_sessions(connection: Connection, key: IdempotencyKey, answer: bytes) -> bool:
+    """Return whether the answer to a batch stop shows a session that was deleted later."""
+    if (key.method, key.path) != _BATCH_STOP:
+        return False
+    ids = {item["id"] for item in orjson.loads(answer)["data"] if item["result"] != "error"}
+    visible = select(func.count()).where(col(SessionRow.id).in_(ids), col(SessionRow.deleted_at).is_(None))
+    return connection.scalar(visible) != len(ids)
 
 
 def _compute_oldest_answer_time(now: datetime) -> datetime:

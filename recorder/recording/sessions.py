@@ -11,7 +11,6 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select, update
 
 from recorder import clock, limits
-from recorder.access.idempotency_keys import delete_batch_stop_answers
 from recorder.access.quota import require_quota_minutes
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import (
@@ -171,7 +170,6 @@ def hide_sessions_keep_statistics(db: DbSession, session_ids: Collection[str], *
     db.connection().execute(update(session).where(*is_visible).values(values))
     for session_id, *_ in visible:
         note_change(db, session, session_id)
-    delete_batch_stop_answers(db, {Tenant(workspace_id, mode) for _, workspace_id, mode, _ in visible})
     workflows = Counter((workspace_id, mode, workflow) for _, workspace_id, mode, workflow in visible)
     # Sorted, since each of their rows is locked.
     for (workspace_id, mode, workflow), count in sorted(workflows.items()):

@@ -3,9 +3,11 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlmodel import select
+import sqlalchemy
+from sqlmodel import insert, select
 
 from recorder import clock
 from recorder.audit.log import Origin
@@ -110,6 +112,34 @@ def test_answers_of_other_workspaces_and_modes_are_kept(caller: Caller) -> None:
     assert caller.delete(f"/v1/sessions/{body['ids'][0]}?hard=true").status_code == 204
     again = [other.post("/v1/sessions:batch_stop", body, key="stop") for other in others]
     assert [answer.headers.get("Idempotent-Replayed") for answer in again] == ["true", "true"]
+
+
+def test_many_answers_are_deleted_by_short_transactions_and_only_by_a_purge(caller: Caller) -> None:
+    runtime, session_id = caller.service.runtime, caller.make_session()
+    first = caller.post("/v1/sessions:batch_stop", {"ids": [session_id]}, key="k")
+    with runtime.database.transaction(write=True) as db:
+        own = (IdempotencyRow.workspace_id == caller.key.workspace_id, IdempotencyRow.path != "/v1/sessions")
+        columns = db.exec(select(IdempotencyRow).where(*own)).one().model_dump()
+        db.connection().execute(
+            insert(IdempotencyRow), [{**columns, "key": f"{number:064}"} for number in range(1_200)]
+        )
+    deleted: list[int] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: object) -> None:
+        if statement.startswith("DELETE FROM idempotency_keys") and "path" in statement:
+            deleted.append(cursor.rowcount)
+
+    sqlalchemy.event.listen(sqlalchemy.Engine, "after_cursor_execute", note)
+    try:
+        assert caller.delete(f"/v1/sessions/{session_id}").status_code == 204
+        assert deleted == []
+        again = caller.post("/v1/sessions:batch_stop", {"ids": [session_id]}, key="k")
+        assert first.json()["stopped"] == again.json()["failed"] == 1
+        deleted.clear()
+        assert caller.delete(f"/v1/sessions/{session_id}?hard=true").status_code == 204
+    finally:
+        sqlalchemy.event.remove(sqlalchemy.Engine, "after_cursor_execute", note)
+    assert [count for count in deleted if count] == [500, 500, 201]
 
 
 def _kept_answers_with(runtime: Runtime, text: str) -> list[str]:

@@ -9,7 +9,7 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
 
-from recorder.access.idempotency_keys import delete_batch_stop_answers
+from recorder.access.idempotency_keys import delete_some_batch_stop_answers
 from recorder.governance.holds import forget_holds
 from recorder.governance.purging.purge_rows import request_purges_of_recordings
 from recorder.memory.storage.graph_session_removal import (
@@ -84,6 +84,16 @@ def remove_session_contents(
     ]
     for store in list_content_stores(runtime):
         store.delete_below(*folders)
+    for tenant in sorted({purge.tenant for purge in purges}):
+        # All were stored before the sessions were hidden: later ones do not show them.
+        has_more, began_s = True, time.monotonic()
+        while has_more:
+            with open_transaction() as db:
+                has_more = delete_some_batch_stop_answers(db, tenant)
+            if has_more and is_time_up():
+                return False
+            if has_more:
+                began_s = _let_others_write(runtime, began_s)
     names, reads = _find_unvisited_names(runtime, purges), 1
     has_more, began_s = True, time.monotonic()
     while has_more:
@@ -100,12 +110,20 @@ def remove_session_contents(
             continue
         if has_more and is_time_up():
             return False
-        if has_more and runtime.database.is_sqlite:
-            # Requests that wait for SQLite's lock try again from time to time, and would find it taken.
-            time.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
-            runtime.database.checkpoint_log()
-            began_s = time.monotonic()
+        if has_more:
+            began_s = _let_others_write(runtime, began_s)
     return True
+
+
+def _let_others_write(runtime: Runtime, began_s: float) -> float:
+    """Pause between two transactions; return the time at which the next one begins.
+
+    Requests that wait for SQLite's lock try again from time to time, and would find it taken.
+    """
+    if runtime.database.is_sqlite:
+        time.sleep(min(time.monotonic() - began_s, _LONGEST_PAUSE_S))
+        runtime.database.checkpoint_log()
+    return time.monotonic()
 
 
 def _find_unvisited_names(runtime: Runtime, purges: Sequence[PurgeRow]) -> dict[GraphScope, UnvisitedNames]:
@@ -184,7 +202,6 @@ def _remove_sessions(
     by_tenant: defaultdict[Tenant, list[PurgeRow]] = defaultdict(list)
     for purge in purges:
         by_tenant[purge.tenant].append(purge)
-    delete_batch_stop_answers(db, by_tenant)
     for tenant, group in sorted(by_tenant.items()):
         forget_holds(db, tenant.workspace_id, [purge.session_id for purge in group])
         for scope, session_ids in _group_by_graph(group).items():
