@@ -148,6 +148,8 @@ SOFT_DELETE_DAYS = 30
 TEST_SESSION_DAYS = 7
 IDEMPOTENCY_HOURS = 24
 WEBHOOKS_PER_WORKSPACE = 100
+#: Names of event types in one request; the catalogue has fewer.
+WEBHOOK_EVENTS = 100
 #: Attempts of a webhook that wait or are under way; beyond it events are skipped and counted.
 PENDING_DELIVERIES = 10_000
 WEBHOOK_SECRET_HOURS = 24

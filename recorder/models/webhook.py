@@ -21,7 +21,7 @@ class WebhookCreate(WireInput):
     """Body of `POST /v1/webhooks`."""
 
     url: str = WireField(min_length=1)
-    events: list[str] = WireField(min_length=1)
+    events: list[str] = WireField(min_length=1, max_length=limits.WEBHOOK_EVENTS)
     description: str | None = WireField(default=None, max_length=limits.DESCRIPTION_CHARACTERS)
 
 
@@ -29,7 +29,7 @@ class WebhookUpdate(WireInput):
     """Body of `PATCH /v1/webhooks/{webhook_id}`; members left out stay as they are."""
 
     url: str | None = WireField(default=None, min_length=1)
-    events: list[str] | None = WireField(default=None, min_length=1)
+    events: list[str] | None = WireField(default=None, min_length=1, max_length=limits.WEBHOOK_EVENTS)
     description: str | None = WireField(default=None, max_length=limits.DESCRIPTION_CHARACTERS)
 
 

@@ -13,7 +13,7 @@ from recorder.ids import new_id
 from recorder.models.webhook import WebhookRow
 from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
-from tests.support.factories import Caller, Service
+from tests.support.factories import Caller, Service, assert_problem
 from tests.support.hostile_cases import CANARY, Refused, case, judge, nothing_stored
 from tests.support.isolated_calls import PUBLIC, Resolver
 from tests.support.limiter_clock import stopped_clock
@@ -189,3 +189,15 @@ def test_one_address_may_be_registered_often_up_to_the_cap(caller: Caller, most:
     assert first.json()["id"] != second.json()["id"]
     with nothing_stored(caller.service.runtime):
         judge(caller.post("/v1/webhooks", WEBHOOK), Refused(422, "limit_reached"))
+
+
+def test_more_names_of_events_than_there_are_types_are_refused(caller: Caller) -> None:
+    names = ["session.sealed"] * 101
+    problem = assert_problem(
+        caller.post("/v1/webhooks", WEBHOOK | {"events": names}), 422, "validation_failed"
+    )
+    assert [error["pointer"] for error in problem["errors"]] == ["/events"]
+    webhook = caller.post("/v1/webhooks", WEBHOOK | {"events": names[:100]})
+    assert webhook.status_code == 201 and webhook.json()["events"] == ["session.sealed"]
+    path = f"/v1/webhooks/{webhook.json()['id']}"
+    assert_problem(caller.request("PATCH", path, json={"events": ["?"] * 101}), 422, "validation_failed")

@@ -1,12 +1,15 @@
 """Streams over a socket: what comes, where it begins, how it resumes. Contract §3."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidStatus
 
+from recorder.recording.streams import hub, poll
+from recorder.recording.streams.messages import Message, make_stream_event_messages
 from tests.support.factories import event, frame
 from tests.support.recorded_sessions import execute
 from tests.support.stream_clients import (
@@ -76,6 +79,31 @@ def test_what_is_stored_by_turns_in_different_ways_comes_in_order(streamer: Stre
             streamer.add_events(session_id, event(n))
         wait_for(lambda: len(heard.messages) == 45)
         assert heard.ids == list(range(3, 48)) == read_ids(socket, 45)
+
+
+def test_large_batches_are_not_prepared_by_the_event_loop(
+    streamer: Streamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared: list[tuple[int, int]] = []
+
+    def note(first_position: int, first_id: str, payload: bytes) -> list[Message]:
+        messages = make_stream_event_messages(first_position, first_id, payload)
+        prepared.append((threading.get_ident(), sum(len(body) for _, _, body in messages)))
+        return messages
+
+    for module in (hub, poll):
+        monkeypatch.setattr(module, "make_stream_event_messages", note)
+    session_id = streamer.make_session()
+    text = '\u00e4 " ' * 1_000
+    with listening(streamer, session_id) as heard:
+        streamer.add_events(session_id, event(0))
+        streamer.add_events(session_id, *(event(n, data={"text": text}) for n in range(100)))
+        streamer.add_events(session_id, event(1))
+        wait_for(lambda: len(heard.messages) == 102)
+        assert heard.ids == list(range(3, 105))
+    (small, _), *_ = prepared
+    assert max(size for thread, size in prepared if thread == small) < 100_000
+    assert max(size for thread, size in prepared if thread != small) > 500_000
 
 
 def test_a_browser_that_comes_back_to_a_replay_goes_on_where_it_was(streamer: Streamer) -> None:

@@ -7,7 +7,7 @@ once a second: sealing happens elsewhere, and a wake-up may get lost. Spec §6.5
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -44,6 +44,9 @@ _THREADS = 4
 _POLLED_SESSIONS = 64
 # The pause after a poll: at most twenty polls a second, however busy the sessions are.
 _GATHER_S = 0.05
+# Bytes of events that the event loop prepares itself: of a batch, and of all batches of a commit. Larger ones
+# are read back by the thread that polls: requests and other streams would wait for the loop.
+_DELIVERED_BATCH_BYTES, _DELIVERED_BYTES = 64 * 1024, 512 * 1024
 # A write that hangs when the service stops is aborted after this.
 _LAST_WRITE_S = 0.5
 
@@ -102,7 +105,7 @@ class Hub:
         Events go to their readers as they are: at the rate of a busy ingest, to read back what was just
         written would cost as much as to write it.
         """
-        read = [batch for batch in batches if batch.session_id in self._feeds]
+        read = list(_take_small_batches(batch for batch in batches if batch.session_id in self._feeds))
         if read or self._others is not None:
             self._schedule({batch.session_id for batch in batches}, read)
 
@@ -164,22 +167,22 @@ class Hub:
         if not feed.readers and self._feeds.get(feed.session_id) is feed:
             del self._feeds[feed.session_id]
 
-    def _schedule(self, session_ids: set[str], batches: Collection[IngestBatch] = ()) -> None:
+    def _schedule(self, session_ids: set[str], batches: Collection[EventBatch] = ()) -> None:
         if self._is_closed:
             return
         with suppress(RuntimeError):  # the loop has closed, so no reader is left
             self._loop.call_soon_threadsafe(self._deliver_batches, session_ids, batches)
 
-    def _deliver_batches(self, session_ids: set[str], batches: Collection[IngestBatch] = ()) -> None:
+    def _deliver_batches(self, session_ids: set[str], batches: Collection[EventBatch] = ()) -> None:
         delivered = {batch.session_id for batch in batches if self._deliver_batch(batch)}
         self._wake_feeds(session_ids - delivered)
         if self._others is not None:
             self._others.touch(session_ids)
 
-    def _deliver_batch(self, batch: IngestBatch) -> bool:
+    def _deliver_batch(self, batch: EventBatch) -> bool:
         """Add a batch to the feed of its session; return False if its rows must be read instead."""
         feed = self._feeds.get(batch.session_id)
-        if feed is None or not isinstance(batch, EventBatch) or batch.first_position != feed.position + 1:
+        if feed is None or batch.first_position != feed.position + 1:
             return False
         feed.add(
             cut_messages_into_segments(
@@ -296,3 +299,12 @@ class Hub:
     def list_readers(self) -> list[Reader]:
         """Return the readers of all sessions."""
         return [reader for feed in self._feeds.values() for reader in feed.readers]
+
+
+def _take_small_batches(batches: Iterable[IngestBatch]) -> Iterator[EventBatch]:
+    """Yield the batches of events that the event loop may prepare."""
+    left = _DELIVERED_BYTES
+    for batch in batches:
+        if isinstance(batch, EventBatch) and batch.size <= min(left, _DELIVERED_BATCH_BYTES):
+            left -= batch.size
+            yield batch
