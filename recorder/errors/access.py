@@ -32,7 +32,10 @@ class InsufficientScope(Forbidden):
     title = "Insufficient scope"
 
     def __init__(self, needed: str) -> None:
-        super().__init__(f"This operation needs a key with the scope {needed}; an admin key can create one.")
+        makers = "an admin key"
+        if needed == "replay:live":  # which an admin key does not imply
+            makers += f" that also has {needed}, or the operator (recorder keys create),"
+        super().__init__(f"This operation needs a key with the scope {needed}; {makers} can create one.")
         self.needed = needed
 
 
