@@ -73,7 +73,7 @@ def test_a_signed_address_opens_without_a_key_and_is_read_once(host: Host, tmp_p
     for file in host.folder(export).rglob("*.parquet"):
         file.unlink()
     assert recorder.open_export(export["manifest_url"], cache=tmp_path).polars().collect().equals(events)
-    with pytest.raises(FileGone, match="Export again"):
+    with pytest.raises(FileGone, match="keeps hosted files for 30 days"):
         dataset.polars("frames")
 
 
