@@ -37,7 +37,7 @@ class Backlog:
     #: Events that were not dispatched to webhooks yet, and the time of the oldest.
     outbox_pending: int
     oldest_event: datetime | None
-    #: Attempts to deliver that wait or are under way, and those of the last hour by status.
+    #: Attempts to deliver that wait or are under way, and those created in the last hour by status.
     deliveries_pending: int
     deliveries: dict[str, int]
 

@@ -114,7 +114,7 @@ def verify(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
+    """Check a dataset against its manifest: sizes, rows, hashes, row set."""
     report = _verify_dataset_for_command(manifest)
     if as_json:
         print_json({**asdict(report), "is_valid": report.is_valid})

@@ -71,7 +71,8 @@ class FilesMissing(RecorderError):
     title = "Files missing"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"The destination lost {format_count(count, 'file')} that this export had written.")
+        files = format_count(count, "file")
+        super().__init__(f"{files} that this export had written disappeared from the destination.")
 
 
 class DeletionGoesOn(Unavailable):
