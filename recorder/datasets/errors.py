@@ -26,7 +26,9 @@ class ManifestUnreadable(RecorderError):
 
     def __init__(self, detail: str = "", *, where: str = "there") -> None:
         text = f"No manifest can be read {where}; give its path, its folder or its signed address."
-        super().__init__(f"{text} The file there is none of ours: {detail}." if detail else text)
+        if detail:
+            text += f" The file at this location was not written by this service: {detail}."
+        super().__init__(text)
 
 
 class ManifestRefused(RecorderError):

@@ -188,7 +188,7 @@ class SessionFull(Invalid):
 
 
 class LimitReached(Invalid):
-    """The workspace, or another owner, has the largest number of this resource."""
+    """The workspace, or another owner, has reached its limit of this resource."""
 
     code = "limit_reached"
     title = "Limit reached"

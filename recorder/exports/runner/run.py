@@ -60,8 +60,8 @@ class AttemptsExhausted(RecorderError):
     title = "Attempts exhausted"
 
     def __init__(self, last_error: str | None) -> None:
-        cause = f" The last one said: {last_error}" if last_error else ""
-        super().__init__(f"{MAX_ATTEMPTS} runs in a row brought this export no further.{cause}")
+        cause = f" Last error: {last_error}" if last_error else ""
+        super().__init__(f"{MAX_ATTEMPTS} runs in a row made no progress.{cause}")
 
 
 class FilesMissing(RecorderError):
