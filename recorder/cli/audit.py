@@ -55,7 +55,7 @@ def verify_audit_command(
 def show_audit_heads_command(
     workspace: AnyWorkspace = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Print workspace, number and hash of the last entry of every chain, to be kept outside."""
+    """Print workspace, number and hash of the last entry of every chain; store it outside the database."""
     from recorder.audit import verify
 
     with _open_audit_database(data, workspace) as (database, workspace_id):

@@ -35,7 +35,7 @@ def graph(
     out: Annotated[Path | None, typer.Option(help="File to write. \\[default: stdout]")] = None,
     where: Where = None,
     min_frequency: Annotated[
-        float, typer.Option(min=0, max=1, help="Leave out what a smaller share of sessions did.")
+        float, typer.Option(min=0, max=1, help="Hide nodes and edges below this share of sessions.")
     ] = 0.0,
 ) -> None:
     """Print the memory graph of a workflow, or write it to a file."""

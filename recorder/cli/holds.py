@@ -18,7 +18,7 @@ from recorder.cli.options import (
     print_json,
 )
 
-app = typer.Typer(no_args_is_help=True, help="Legal holds: sessions that nothing deletes for good.")
+app = typer.Typer(no_args_is_help=True, help="Legal holds: protect sessions from deletion.")
 
 _Session = Annotated[str | None, typer.Option(help="Id of one session.", show_default=False)]
 _Tag = Annotated[

@@ -30,7 +30,9 @@ Live = Annotated[bool, typer.Option("--live", help="In the live sandbox: a brows
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
-        "--input", help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False
+        "--input",
+        help="NAME prompts for the value; NAME=VARIABLE reads an environment variable.",
+        show_default=False,
     ),
 ]
 StoredState = Annotated[

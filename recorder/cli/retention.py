@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
 
-app = typer.Typer(no_args_is_help=True, help="Retention: removal of data after their days.")
+app = typer.Typer(no_args_is_help=True, help="Delete data that has expired or whose removal was requested.")
 
 _At = Annotated[
     str | None,

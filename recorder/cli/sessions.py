@@ -138,7 +138,7 @@ def reseal_sessions_command(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let sessions that were set aside wait to be sealed again."""
+    """Queue sessions that were set aside for sealing again."""
     from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 
     if bool(session_ids) == is_all:
