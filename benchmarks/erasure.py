@@ -42,7 +42,7 @@ from tests.support.purges import make_due, open_purges
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, seal
 
 _OWNER = "benchmark"
-_SUBJECT = "somebody to erase"
+_SUBJECT = "a person to erase"
 _EVENTS_EACH = 100
 _SEALED_AT_ONCE = 200
 _DATES = 5

@@ -193,7 +193,7 @@ class _UploadOrder:
             self._changed.wait_for(lambda: self._next >= number)
 
     def finish(self, number: int) -> None:
-        """Let the upload after this one go on, once those before it are finished too."""
+        """Mark an upload as finished, and wake the uploads that wait for it."""
         with self._changed:
             self._finished.add(number)
             while self._next in self._finished:

@@ -49,7 +49,7 @@ class MaskingLimitReached(Invalid):
 
 
 class Scanner:
-    """Finds the texts that policies change, in scan processes; small clean texts need none."""
+    """Search for the texts that policies change, in scan processes; small clean texts need none."""
 
     def __init__(
         self,
