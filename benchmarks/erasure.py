@@ -17,7 +17,7 @@ from sqlmodel import col, select
 
 from benchmarks import lists
 from benchmarks.events import event_bodies, event_items
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.load import Load, client_name, put_load
 from benchmarks.screens import session_screens
 from benchmarks.seeds import Target, new_key, new_settings, recording_sessions

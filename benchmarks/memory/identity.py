@@ -12,7 +12,7 @@ from itertools import combinations, pairwise
 
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.memory.graphs import Sealed, StoredGraph, stored_graph
 from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
