@@ -22,7 +22,8 @@ from examples.dagster_runs import wait_for_export_checks
 from examples.demo_workflows import demo_sources
 from recorder import Client, __version__, clock
 from recorder.access.dagster_login import LoginLinks
-from recorder.access.keys import NewKey, create_workspace
+from recorder.access.keys import NewKey
+from recorder.access.workspaces import create_workspace
 from recorder.client.progress import watch_export_progress
 from recorder.exports.verify import verify_manifest
 from recorder.importers.import_progress import show_import_progress

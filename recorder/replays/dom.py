@@ -234,7 +234,7 @@ def read_dom_document(
 
     Raises:
         InvalidRecording: if the snapshot is malformed, cyclic, too large or too deep.
-        BudgetSpent: if the budget ends before.
+        BudgetExceeded: if the budget ends before.
     """
     if not isinstance(snapshot, Mapping) or snapshot.get("format") != "nodes":
         return None

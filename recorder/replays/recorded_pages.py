@@ -45,7 +45,7 @@ class RecordedPages:
 
         Raises:
             InvalidRecording: if the snapshot cannot be used.
-            BudgetSpent: if the budget ends before.
+            BudgetExceeded: if the budget ends before.
         """
         if index is None:
             return None
