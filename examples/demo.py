@@ -29,7 +29,7 @@ from recorder.exports.verify import verify_manifest
 from recorder.importers.import_progress import show_import_progress
 from recorder.importers.miniwob.demonstration import import_demonstration_folder
 from recorder.importers.upload import ImportReport, upload_recordings
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
 from recorder.shell_commands import make_shell_command, shorten_path

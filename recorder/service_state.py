@@ -17,7 +17,7 @@ from recorder.ids import first_id_at
 from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.operations import OrchestrationKind, OrchestrationStatusRow, OutboxRow
 from recorder.models.webhook import DeliveryRow, DeliveryStatus
-from recorder.plurals import format_seconds
+from recorder.number_formats import format_seconds
 from recorder.sealing.breaker import OpenBreaker, read_open_breaker
 from recorder.sealing.failures import SealingBacklog, read_sealing_backlog
 from recorder.storage.database import Database

@@ -17,7 +17,7 @@ from recorder.cli.options import (
     open_command_database,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.shell_commands import wrap_for_terminal
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")

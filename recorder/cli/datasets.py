@@ -20,7 +20,7 @@ from recorder.cli.options import (
     open_client_for_command,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 if TYPE_CHECKING:
     from recorder.client import Client

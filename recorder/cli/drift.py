@@ -16,7 +16,7 @@ from recorder.cli.options import (
     open_deployment_for_command,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:

@@ -12,13 +12,12 @@ from recorder.cli.options import (
     AsJson,
     DataDir,
     find_any_workspace_id_option,
-    format_bytes,
     open_deployment_for_command,
     print_aligned_table,
     print_data_folder,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_bytes, format_count
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -12,7 +12,7 @@ These are not subclasses of `recorder.errors`: they report answers of a service,
 
 from typing import Any
 
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 #: Temporary states: a limit, a restart, a gateway in front of a restarting service.
 TEMPORARY_STATUSES = (429, 502, 503, 504)

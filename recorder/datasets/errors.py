@@ -3,7 +3,7 @@
 from typing import Literal
 
 from recorder.errors import RecorderError
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 _WHY_FILE_IS_GONE = {
     "service": "is no longer at the service, which keeps hosted files for 30 days and removes a file whose "

@@ -1,7 +1,7 @@
 """Errors of fields, items and files of a request: 422 and its specific codes. Contract §1."""
 
 from recorder.errors.kinds import Invalid, Problem
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 
 class ValidationFailed(Invalid):

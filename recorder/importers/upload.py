@@ -11,7 +11,7 @@ from recorder.client.client import Client
 from recorder.client.errors import ApiError, ClientError
 from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import Invalid
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 #: Two keep both sides of a small machine busy; more wait for the service's rate limit together.
 PARALLEL = 4

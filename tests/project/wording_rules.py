@@ -349,7 +349,7 @@ def _check_plurals(path: str, nodes: list[ast.AST]) -> Iterator[Hit]:
     for node in nodes:
         match node:
             case ast.Constant(value=str(text)) if _EITHER_PLURAL.search(text):
-                yield Hit(path, node.lineno, "plural", "'(s)': use recorder.plurals")
+                yield Hit(path, node.lineno, "plural", "'(s)': use recorder.number_formats")
 
 
 def _dull(path: str, line: int, name: str) -> Hit:

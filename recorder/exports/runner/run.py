@@ -45,7 +45,7 @@ from recorder.exports.runner.shard_store import ShardStore, make_task_of_stored_
 from recorder.lazy_property import lazy_property
 from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.export_request import SplitRule
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
