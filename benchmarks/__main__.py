@@ -44,10 +44,9 @@ from benchmarks import (
     tiny_exports,
     webhooks,
 )
-from benchmarks.exports import growth
-from benchmarks.exports import parts as exports
-from benchmarks.figures import Figure, Skipped, describe_machine, show, write_json
-from benchmarks.memory import clusterings, parts
+from benchmarks.exports import exports_figure, growth
+from benchmarks.figure_reports import Figure, Skipped, describe_machine, show, write_json
+from benchmarks.memory import clusterings, memory_figure
 from benchmarks.seeds import POSTGRES
 from tests.support.postgres_server import running_postgres
 
@@ -115,9 +114,9 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.DIGESTS: digests.measure,
     Name.MLFLOW: mlflow_peer.measure,
     Name.PROCESS_MINING: process_mining.measure,
-    Name.MEMORY: parts.measure,
+    Name.MEMORY: memory_figure.measure,
     Name.CLUSTERINGS: clusterings.measure,
-    Name.EXPORTS: exports.measure,
+    Name.EXPORTS: exports_figure.measure,
     Name.EXPORTS_MEMORY: growth.measure_large,
     Name.EXPORT_WORKERS: export_workers.measure,
     Name.EXPORT_REPEATS: export_repeats.measure,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.figures import Figure, at_least, quantile
+from benchmarks.figure_reports import Figure, at_least, quantile
 from benchmarks.neighbours import create_workspace_sessions, make_request, send_on_schedule
 from benchmarks.seeds import Target
 from benchmarks.servers import Server, serving

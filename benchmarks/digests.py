@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 from PIL import Image
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.screens import session_screens
 from recorder.sealing.digest_pool import DigestPool
 from recorder.sealing.frame_digests import read_cells_of_frame_picture

@@ -13,7 +13,7 @@ from typing import get_args
 
 from benchmarks.drift_plants import NEW_SHARE, How, Kind, plant_change
 from benchmarks.drift_streams import Sample, Stream, plant_sessions, read_log, read_tasks, shuffle
-from benchmarks.figures import Figure, Skipped, at_least, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_least, at_most
 from recorder.memory.drift.baseline_terms import Term
 from recorder.memory.drift.detector import Alarm, DetectorState, TermCheck, detect_alarms
 from recorder.memory.drift.thresholds import DriftRules

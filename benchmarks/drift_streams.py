@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.figures import Skipped
+from benchmarks.figure_reports import Skipped
 from benchmarks.memory.planted import plant
 from benchmarks.memory.tasks import steps_of
 from recorder.clock import to_ms

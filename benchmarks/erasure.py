@@ -17,7 +17,7 @@ from sqlmodel import col, select
 
 from benchmarks import lists
 from benchmarks.events import event_bodies, event_items
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.load import Load, client_name, put_load
 from benchmarks.screens import session_screens
 from benchmarks.seeds import Target, new_key, new_settings, recording_sessions
@@ -42,7 +42,7 @@ from tests.support.purges import make_due, open_purges
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, seal
 
 _OWNER = "benchmark"
-_SUBJECT = "somebody to erase"
+_SUBJECT = "a person to erase"
 _EVENTS_EACH = 100
 _SEALED_AT_ONCE = 200
 _DATES = 5

@@ -23,7 +23,7 @@ from sqlmodel import select
 import recorder.exports.planning.plan
 from benchmarks.exports.deployments import scratch
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE, Shape, fill
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.seeds import new_settings
 from recorder import clock
 from recorder.exports.executor import InProcess, ShardExecutor

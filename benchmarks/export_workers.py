@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.exports.deployments import deploy, scratch
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE, Shape
-from benchmarks.figures import Figure, Skipped, at_least
+from benchmarks.figure_reports import Figure, Skipped, at_least
 from recorder.exports.executor import InProcess, ShardExecutor
 from recorder.exports.executor.cluster import DaskCluster
 from recorder.exports.executor.pool import ProcessPool

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.events import event_bodies
-from benchmarks.figures import Figure, Skipped, at_least
+from benchmarks.figure_reports import Figure, Skipped, at_least
 from benchmarks.ingest import alternate, contender
 
 _SOURCE = Path(__file__).with_name("slow_fsync.c")

@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from api.gate.authentication import CallerCache, ScopeDenialAudit
 from api.gate.rate_limiter import RateLimiter
 from api.gate.request_gate import RequestGate
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.limiter import decision_us
 from benchmarks.seeds import new_key, new_settings
 from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection

@@ -18,7 +18,7 @@ from subprocess import PIPE, run
 
 import orjson
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.seal_memory import read_peak_mb, record_session, seal_all
 from benchmarks.seeds import new_settings
 from recorder.ids import new_id

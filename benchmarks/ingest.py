@@ -15,7 +15,7 @@ import orjson
 
 from benchmarks.client import Answers, drive
 from benchmarks.events import event_bodies
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.load import CONNECTIONS, Load, client_name, encoded_requests, put_load
 from benchmarks.seeds import Target, new_settings, recording_sessions
 from benchmarks.servers import Server, serving

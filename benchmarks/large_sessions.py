@@ -12,7 +12,8 @@ from sqlmodel import SQLModel, insert
 
 from benchmarks.events import event_items
 from recorder import limits
-from recorder.access.keys import create_key, create_workspace
+from recorder.access.keys import create_key
+from recorder.access.workspaces import create_workspace
 from recorder.hashing import canonical_json, compute_hash_bucket
 from recorder.ids import encode_ulid, new_id, reserve_ulid_values
 from recorder.models.event import EventBatchRow

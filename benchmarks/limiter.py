@@ -10,7 +10,7 @@ import uvloop
 
 from api.gate.endpoints import find_endpoint
 from api.gate.rate_limiter import RateLimiter
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.overload import PER_WORKSPACE, Grants, admitted, overload
 from benchmarks.redis_server import running_redis
 from benchmarks.seeds import new_settings

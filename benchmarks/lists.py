@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 from sqlalchemy import insert, text
 
-from benchmarks.figures import Figure
+from benchmarks.figure_reports import Figure
 from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.models.session import SessionMetadataRow, SessionRow, TagRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings

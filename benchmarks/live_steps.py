@@ -20,7 +20,7 @@ import orjson
 from playwright.sync_api import Browser, sync_playwright
 from sqlmodel import select
 
-from benchmarks.figures import Figure, Skipped, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_most
 from benchmarks.seal_memory import seal_all
 from benchmarks.seeds import new_key, new_settings
 from examples.webapp.approval import approve_invoice

@@ -8,7 +8,7 @@ import orjson
 
 from benchmarks import masking_attack
 from benchmarks.events import event_bodies
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from recorder.access.keys import Caller
 from recorder.hashing import canonical_json
 from recorder.masking.masker import Masker, compile_masker_rules

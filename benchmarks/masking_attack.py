@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import orjson
 
-from benchmarks.figures import Figure, at_most, quantile
+from benchmarks.figure_reports import Figure, at_most, quantile
 from benchmarks.neighbours import NICENESS
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.masking.masker import compile_masker_rules
 from recorder.masking.pattern_admission import find_refusals, measure_pattern_slowness
 from recorder.models.workspace import WorkspaceRow

@@ -15,12 +15,12 @@ import numpy as np
 from sqlalchemy import insert, text
 from sqlmodel import Session as DbSession
 
-from benchmarks.figures import Figure, at_most, quantile
+from benchmarks.figure_reports import Figure, at_most, quantile
 from benchmarks.memory.planted import PlantedSession, plant
 from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.similarity import index_similarity

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import polars as pl
 
-from benchmarks.figures import Figure, Skipped, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_most
 from benchmarks.processes import MemoryWatch, watched_memory
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client

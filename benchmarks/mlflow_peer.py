@@ -19,7 +19,7 @@ import orjson
 
 from benchmarks.client import drive
 from benchmarks.events import event_items
-from benchmarks.figures import Figure, at_least
+from benchmarks.figure_reports import Figure, at_least
 from benchmarks.load import encoded_requests
 from benchmarks.otlp import TraceRequests, encode_spans, trace_id
 from benchmarks.peer_environments import find_peer_python

@@ -26,11 +26,12 @@ from typing import Any
 
 import uvloop
 
-from benchmarks.figures import Figure, Goal, at_most, quantile
+from benchmarks.figure_reports import Figure, Goal, at_most, quantile
 from benchmarks.hostile_bodies import ATTACKS, Attack
 from benchmarks.seeds import Target, new_settings
 from benchmarks.servers import Server, ServerFailed, serving
-from recorder.access.keys import create_key, create_workspace
+from recorder.access.keys import create_key
+from recorder.access.workspaces import create_workspace
 from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.figures import Skipped
+from benchmarks.figure_reports import Skipped
 
 
 @contextmanager

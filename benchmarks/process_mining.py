@@ -19,9 +19,9 @@ from typing import Any
 
 import polars as pl
 
-from benchmarks.figures import Figure, Skipped, at_least, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_least, at_most
 from benchmarks.memory.planted import plant
-from benchmarks.memory.pm4py_peer import VERSION, find_pm4py
+from benchmarks.memory.pm4py_clustering import VERSION, find_pm4py
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.servers import serving
 from recorder import clock
@@ -66,7 +66,7 @@ class Peer:
         self._process = process
 
     def call(self, name: str, **given: Any) -> Any:
-        """Return the answer of a function of `benchmarks/pm4py_peer.py`."""
+        """Return the answer of a function of `benchmarks/pm4py_process.py`."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps([name, given]) + "\n")
         self._process.stdin.flush()
@@ -79,7 +79,7 @@ class Peer:
 @contextmanager
 def peer_process(python: str) -> Iterator[Peer]:
     """PM4Py, started once."""
-    script = Path(__file__).with_name("pm4py_peer.py")
+    script = Path(__file__).with_name("pm4py_process.py")
     command = [python, "-W", "ignore", str(script)]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

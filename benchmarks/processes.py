@@ -93,7 +93,7 @@ def _read_command(pid: int) -> str:
     """Return the words of a command that say what it is."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended
         return "ended"
     return " ".join([Path(word).name for word in words[1:] if not word.startswith("-")][:2])
 
@@ -102,7 +102,7 @@ def _cpu_seconds(pid: int) -> float:
     """Return the time of a process and of its ended children, whose parent has waited for them."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # it has ended
         return 0.0
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
@@ -114,7 +114,7 @@ def _parents() -> dict[int, int]:
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text()
-            except OSError:  # it has ended meanwhile
+            except OSError:  # it has ended
                 continue
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     return parents

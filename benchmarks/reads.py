@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pyarrow.dataset as ds
 
-from benchmarks.figures import Figure, at_most, quantile
+from benchmarks.figure_reports import Figure, at_most, quantile
 from benchmarks.large_sessions import (
     BenchmarkWorkspace,
     add_hot_session,

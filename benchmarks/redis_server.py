@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from benchmarks.figures import Skipped
+from benchmarks.figure_reports import Skipped
 
 
 class RedisServer:

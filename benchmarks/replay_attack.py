@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.replay_drain import record_session, time_replay
 from benchmarks.screens import session_screens
 from benchmarks.seeds import new_key, new_settings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlmodel import col, func, select
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.resolve import make_session
 from benchmarks.screens import session_screens
 from benchmarks.seeds import new_key, new_settings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlmodel import col, select, update
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.replay_drain import record_session
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import Client

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.dom_mutations import TRUTH, Rates, mutate
-from benchmarks.figures import Figure, Skipped, at_least, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_least, at_most
 from recorder.importers.miniwob.demonstration import demonstration_files
 from recorder.importers.miniwob.elements import (
     make_event_target,

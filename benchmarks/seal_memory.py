@@ -15,7 +15,7 @@ import orjson
 import zstandard
 
 from benchmarks.events import event_items
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.seeds import new_settings
 from recorder import clock
 from recorder.ids import encode_ulid, new_id, reserve_ulid_values

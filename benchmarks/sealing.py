@@ -16,7 +16,7 @@ from sqlmodel import col, select
 
 from benchmarks.dagster_runs import end_runs
 from benchmarks.events import event_items
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.screens import session_screens
 from benchmarks.seeds import new_key, new_settings
 from recorder.client import CapturedFrame, Client

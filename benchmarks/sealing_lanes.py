@@ -20,7 +20,7 @@ from sqlalchemy import func
 from sqlmodel import col, select
 
 from benchmarks.events import event_items
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.screens import session_screens
 from recorder.ids import new_id
 from recorder.models.session import SessionRow

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import psycopg
 
-from recorder.access.keys import create_key, create_workspace
+from recorder.access.keys import create_key
+from recorder.access.workspaces import create_workspace
 from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks.figures import Figure, at_least, at_most, quantile
+from benchmarks.figure_reports import Figure, at_least, at_most, quantile
 from benchmarks.hostile_bodies import make_multipart_upload
 from benchmarks.neighbours import GOAL, create_workspace_sessions, make_request, read_answer
 from benchmarks.seeds import Target, new_settings

@@ -16,7 +16,7 @@ import httpx
 import orjson
 
 from benchmarks.events import event_bodies, event_items
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.ingest import contender
 from benchmarks.load import client_name, put_load
 from benchmarks.seeds import Target, new_settings, recording_sessions

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from benchmarks.dagster_runs import list_runs
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.processes import read_cpu_seconds
 from benchmarks.sealing import make_work, record
 from benchmarks.seeds import new_key, new_settings

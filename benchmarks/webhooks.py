@@ -17,10 +17,10 @@ import httpx
 import orjson
 from sqlmodel import func, select
 
-from benchmarks.figures import Figure, at_least
+from benchmarks.figure_reports import Figure, at_least
 from benchmarks.seeds import new_settings
 from benchmarks.servers import serving
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate

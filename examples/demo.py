@@ -22,13 +22,14 @@ from examples.dagster_runs import wait_for_export_checks
 from examples.demo_workflows import demo_sources
 from recorder import Client, __version__, clock
 from recorder.access.dagster_login import LoginLinks
-from recorder.access.keys import NewKey, create_workspace
+from recorder.access.keys import NewKey
+from recorder.access.workspaces import create_workspace
 from recorder.client.progress import watch_export_progress
 from recorder.exports.verify import verify_manifest
 from recorder.importers.import_progress import show_import_progress
 from recorder.importers.miniwob.demonstration import import_demonstration_folder
 from recorder.importers.upload import ImportReport, upload_recordings
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.settings import DEFAULT_DATA_DIR, Settings
 from recorder.shell_commands import make_shell_command, shorten_path

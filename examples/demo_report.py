@@ -18,7 +18,7 @@ from recorder.memory.views.path_texts import describe_path
 from recorder.models.session import SessionRow
 from recorder.models.wire import Mode
 from recorder.models.workflow import WorkflowRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.shell_commands import shorten_path
 

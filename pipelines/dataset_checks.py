@@ -11,7 +11,7 @@ from pipelines.resources import RecorderResource
 from recorder.errors import NotFound
 from recorder.exports.destinations import open_destination
 from recorder.models.export import ExportRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 

@@ -4,7 +4,7 @@ import dagster as dg
 
 from recorder.garbage_collector import paused_garbage_collection
 
-# Each Dagster run is a process that imports them anew.
+# Each Dagster run is a process that imports them again.
 with paused_garbage_collection():
     from pipelines import (
         dagster_record_job,

@@ -86,7 +86,7 @@ def _request_due_export_runs(
     """Return requests for the run of small exports and for runs of due exports."""
     with recorder.runtime.database.transaction(write=False) as db:
         writer, writers = find_small_export_writer(db), list_small_export_writers(db)
-        # Small exports that nobody tried are due for a run of their own only where none writes them.
+        # Small exports that no run tried are due for a run of their own only where none writes them.
         due = list_due_exports(db, limit=_LOOKED_AT, per_workspace=_LOOKED_AT_OF_ONE, first_tries=not writers)
     if writer is not None and not due:
         return dg.SkipReason("No export waits for a run of its own.")

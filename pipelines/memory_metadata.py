@@ -14,9 +14,10 @@ from recorder.memory.views.graph_view import GraphView
 from recorder.memory.views.label_lines import one_line
 from recorder.memory.views.path_texts import describe_path, join_node_names
 from recorder.memory.views.picture import draw_graph
-from recorder.memory.views.svg_parts import format_duration, format_percent
+from recorder.memory.views.svg_parts import format_percent
 from recorder.memory_service.graph_requests import read_graph_view
 from recorder.models.memory import MemoryPath, SessionPathRow
+from recorder.number_formats import format_duration
 from recorder.runtime import Runtime
 from recorder.tenant import GraphScope
 

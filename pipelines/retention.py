@@ -202,7 +202,7 @@ daily_retention = dg.ScheduleDefinition(
 
 @dg.sensor(job=purge_sessions, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Start a run when a step of a purge is due and no run works on them."""
+    """Start a run when a step of a purge is due, or an erasure has work to do, and no run works on them."""
     state = read_purge_sensor_state(RecorderResource().runtime)
     if state != "a step is due":
         return dg.SkipReason(f"Nothing to start: {state}.")
@@ -235,7 +235,7 @@ def read_rewrite_sensor_state(runtime: Runtime) -> str:
 
 
 def read_purge_sensor_state(runtime: Runtime) -> str:
-    """Return whether a purge needs a run, as text."""
+    """Return whether a purge or an erasure needs a run, as text."""
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)
         is_due = due_at is not None and due_at <= clock.now()

@@ -31,7 +31,7 @@ _FIRST_STORE_PAUSE_S, _LONGEST_STORE_PAUSE_S = 1.0, 15.0
 
 
 class SealingDrainLoop:
-    """Seals with a sealer that has a place, and reports now and then what it has sealed."""
+    """Loop of a sealing drain run, which seals and regularly reports what it has sealed."""
 
     def __init__(self, sealer: Sealer, *, idle_seconds: float, max_seconds: float) -> None:
         self._sealer = sealer

@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 class lazy_property(Generic[Value]):
-    """Computes a value when it is first read, and keeps it with the object.
+    """Property whose value is computed when it is first read, and kept with the object.
 
     Threads that read it at the same time may each compute it.
     """

@@ -85,7 +85,7 @@ class FairTurns(Generic[Owner]):
         self._now += 1
         waiting = list(dict.fromkeys(owners))
         stayed = [self._waiting[owner] for owner in waiting if owner in self._waiting]
-        # If nobody waits any longer, there is nobody for whom earlier work was a delay.
+        # If no owner waits any longer, earlier work has delayed none.
         known = self._waiting | self._absent if stayed else {}
         least = _find_least_cost(stayed)
         accounts: dict[Owner, _Account] = {}

@@ -17,7 +17,7 @@ from recorder.ids import first_id_at
 from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.operations import OrchestrationKind, OrchestrationStatusRow, OutboxRow
 from recorder.models.webhook import DeliveryRow, DeliveryStatus
-from recorder.plurals import format_seconds
+from recorder.number_formats import format_seconds
 from recorder.sealing.breaker import OpenBreaker, read_open_breaker
 from recorder.sealing.failures import SealingBacklog, read_sealing_backlog
 from recorder.storage.database import Database
@@ -37,7 +37,7 @@ class Backlog:
     #: Events that were not dispatched to webhooks yet, and the time of the oldest.
     outbox_pending: int
     oldest_event: datetime | None
-    #: Attempts to deliver that wait or are under way, and those of the last hour by status.
+    #: Attempts to deliver that wait or are under way, and those created in the last hour by status.
     deliveries_pending: int
     deliveries: dict[str, int]
 

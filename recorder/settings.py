@@ -94,7 +94,7 @@ class Settings:
     redis_url: str | None = field(default=None, repr=False)
     #: S3 storage class of archived frames; they then stay in the bucket of the others.
     cold_storage_class: str | None = None
-    #: Hour of the day in UTC in which tables of PostgreSQL are rewritten.
+    #: Hour of the day in UTC in which tables of PostgreSQL, or a large file of SQLite, are rewritten.
     quiet_hour: int = 3
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)

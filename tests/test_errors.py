@@ -146,6 +146,13 @@ def test_a_pointer_escapes_what_it_must(parts: tuple[str | int, ...], pointer: s
     assert errors.json_pointer(*parts) == pointer
 
 
+def test_a_missing_scope_names_the_keys_that_can_create_one_with_it() -> None:
+    assert str(errors.InsufficientScope("write")).endswith("; an admin key can create one.")
+    assert str(errors.InsufficientScope("replay:live")).endswith(
+        "; an admin key that also has replay:live, or the operator (recorder keys create), can create one."
+    )
+
+
 def test_a_session_in_the_wrong_status_says_what_to_do() -> None:
     start = "Start it with POST /v1/sessions/{session_id}/start"
     for purpose in ("to take events and frames", "to be stopped"):

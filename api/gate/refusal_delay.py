@@ -6,7 +6,7 @@ _CLIENTS = 20_000
 
 
 class RefusalDelay:
-    """Delays the refusals that one client gets beyond a burst; used from the event loop.
+    """Delay of the refusals that one client gets beyond a burst; used from the event loop.
 
     A refusal by a rate limit takes half a millisecond with a new connection, one of a body a millisecond, and
     no store is waited for. So a client that sends the next request at once could take the whole process. Its

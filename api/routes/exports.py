@@ -28,7 +28,7 @@ from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.datasets.formats import FORMATS
 from recorder.errors import NotFound, RecorderError, ValidationFailed
-from recorder.exports.requests import export_wire_objects, queue, validation
+from recorder.exports.requests import export_operations, export_wire_objects, validation
 from recorder.exports.results import diff, hosted_files
 from recorder.exports.runner import finalize
 from recorder.models.export import (
@@ -74,7 +74,7 @@ async def get_opened_export(
 
     def find(db: DbSession) -> ExportRow:
         if caller is not None:
-            return queue.find_export(db, caller.tenant, export_id)
+            return export_operations.find_export(db, caller.tenant, export_id)
         if exp is None or kid is None or sig is None:
             text = "A signed address carries exp, kid and sig."
             raise ValidationFailed.of("sig", "missing", message=text, where="query")
@@ -94,7 +94,7 @@ async def get_opened_export(
 
 def _find_export_for_route(runtime: Runtime, caller: Caller, export_id: str) -> ExportRow:
     with runtime.database.transaction(write=False) as db:
-        return queue.find_export(db, caller.tenant, export_id)
+        return export_operations.find_export(db, caller.tenant, export_id)
 
 
 Opened = Annotated[OpenedExport, Depends(get_opened_export)]
@@ -161,10 +161,10 @@ async def get_export_draft(
     def probe() -> ExportRow:
         try:
             with open_earlier_transaction(request, runtime.database) as db:
-                queue.prepare_export_draft(db, draft)
+                export_operations.prepare_export_draft(db, draft)
         except RecorderError:
             return draft  # the request's transaction raises the same, and keeps the answer
-        queue.probe_draft_destination(draft, runtime.settings)
+        export_operations.probe_draft_destination(draft, runtime.settings)
         return draft
 
     return await run_slow_work(request, "destination probe", probe, workspace_id=caller.workspace_id)
@@ -178,7 +178,7 @@ Draft = Annotated[ExportRow, Depends(get_export_draft)]
 def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) -> ExportCreated:
     """Queue an export of sealed sessions as a dataset."""
     return export_wire_objects.created_export_to_wire(
-        queue.queue_draft_export(db, runtime.settings, draft, origin=origin), runtime.settings
+        export_operations.queue_draft_export(db, runtime.settings, draft, origin=origin), runtime.settings
     )
 
 
@@ -197,7 +197,7 @@ def list_exports(
 ) -> Page[Export]:
     """List the exports, newest first."""
     check_tag_parameter(tag)
-    page = queue.list_exports(
+    page = export_operations.list_exports(
         db,
         caller.tenant,
         workflows=tuple(workflow),
@@ -214,7 +214,7 @@ def list_exports(
 @router.get("/{export_id}", responses=problem_responses(404))
 def get_export(export_id: str, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Export:
     """Return an export."""
-    row = queue.find_export(db, caller.tenant, export_id)
+    row = export_operations.find_export(db, caller.tenant, export_id)
     return export_wire_objects.export_to_wire(row, runtime.settings, is_whole=True)
 
 

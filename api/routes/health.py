@@ -307,7 +307,7 @@ class _BacklogCollector(Collector):
             "recorder_deliveries_pending", "Attempts that wait or are under way.", backlog.deliveries_pending
         )
         recent = GaugeMetricFamily(
-            "recorder_deliveries_last_hour", "Attempts begun in the last hour.", labels=["status"]
+            "recorder_deliveries_last_hour", "Attempts created in the last hour.", labels=["status"]
         )
         for status, count in backlog.deliveries.items():
             recent.add_metric([status], count)

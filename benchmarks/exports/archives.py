@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks.exports.arms import require
 from benchmarks.exports.deployments import scratch
 from benchmarks.exports.peers import Hashed
-from benchmarks.figures import Figure, at_least
+from benchmarks.exports.writer_processes import require
+from benchmarks.figure_reports import Figure, at_least
 
 _FRAMES, _QUICK_FRAMES = 10_000, 1_000
 _PICTURE_BYTES = 80_000

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.exports.arms import started
 from benchmarks.exports.deployments import deploy, scratch
 from benchmarks.exports.lake import Shape
-from benchmarks.figures import Figure, at_most
+from benchmarks.exports.writer_processes import started
+from benchmarks.figure_reports import Figure, at_most
 from recorder.settings import Settings
 
 #: Rows of the lake, of which the larger has ten times as many: 2 M events, or 1,000 frames of 80 KB. Fewer
@@ -42,7 +42,7 @@ def planning(sessions: int) -> Figure:
         settings = deploy(folder / "data", Shape(sessions=sessions, events=2, frames=1, picture_bytes=0))
         runs = {}
         for format in ("parquet", "webdataset"):
-            with started("ours", settings, folder) as ours:
+            with started("service_exports", settings, folder) as ours:
                 idle = ours.call("idle")["peak_mb"]
                 runs[format] = ours.call("plan", data=str(folder / "data"), format=format)
     rows, samples = runs["parquet"], runs["webdataset"]
@@ -84,7 +84,7 @@ def _peaks(small: Shape, formats: tuple[str, ...], what: str) -> list[Figure]:
 
 def _peak(folder: Path, settings: Settings, format: str) -> dict[str, Any]:
     """Return an export in a fresh process."""
-    with started("ours", settings, folder) as ours:
+    with started("service_exports", settings, folder) as ours:
         idle = ours.call("idle")["peak_mb"]
         return ours.call("export", data=str(folder), format=format) | {"idle_mb": idle}
 

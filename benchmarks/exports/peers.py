@@ -19,7 +19,7 @@ from typing import IO, Any, NamedTuple
 import orjson
 import polars as pl
 
-from benchmarks.exports.arms import answer, timed
+from benchmarks.exports.writer_processes import answer, timed
 
 _ARCHIVE_BYTES = 128 * 1024 * 1024
 
@@ -136,7 +136,7 @@ def with_pictures(data: str, samples: Iterable[Sample]) -> Iterator[dict[str, An
 
 @cache
 def read_samples(tables: str) -> list[Sample]:
-    """Return the samples of `ours.tables`, in the order of their packs; making their texts is not timed."""
+    """Return the samples of `service_exports.tables`, in the order of their packs, untimed."""
     events: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for event in pl.read_parquet(f"{tables}/events.parquet").iter_rows(named=True):
         events.setdefault((event["session_id"], event.pop("frame_seq")), []).append(event)

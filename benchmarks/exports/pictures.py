@@ -8,10 +8,10 @@ publishes. The peers find the JSON made; `tarfile` hashes what it writes, `Shard
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.exports.arms import require, started
 from benchmarks.exports.deployments import deploy, scratch
 from benchmarks.exports.lake import Shape
-from benchmarks.figures import Figure, Goal, at_least
+from benchmarks.exports.writer_processes import require, started
+from benchmarks.figure_reports import Figure, Goal, at_least
 
 _SESSIONS, _QUICK_SESSIONS = 1_000, 150
 _ROUNDS = 5
@@ -35,7 +35,7 @@ def measure(*, quick: bool = False, sessions: int | None = None) -> list[Figure]
     with scratch() as folder:
         data = str(folder / "data")
         settings = deploy(folder / "data", shape)
-        with started("ours", settings, folder) as ours, started("peers", settings, folder) as peer:
+        with started("service_exports", settings, folder) as ours, started("peers", settings, folder) as peer:
             ours.call("tables", data=data, folder=str(folder))
             runs: dict[str, list[dict[str, Any]]] = {"ours": [], **{name: [] for name in _PEERS}}
             for turn in range((1 if sessions else _ROUNDS) + 1):

@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.exports.arms import THREADS, Arm, require, started
 from benchmarks.exports.deployments import deploy, scratch
 from benchmarks.exports.lake import Shape
-from benchmarks.figures import Figure, Goal, at_least
+from benchmarks.exports.writer_processes import THREADS, WriterProcess, require, started
+from benchmarks.figure_reports import Figure, Goal, at_least
 
 _SESSIONS, _QUICK_SESSIONS = 4_000, 600
 _EVENTS = 500
@@ -50,8 +50,8 @@ def _of_recordings(shape: Shape, rounds: int) -> Iterator[Figure]:
     with scratch() as folder:
         settings = deploy(folder / "data", shape)
         with (
-            started("ours", settings, folder) as ours,
-            started("ours", settings, folder) as floor,
+            started("service_exports", settings, folder) as ours,
+            started("service_exports", settings, folder) as floor,
             started("peers", settings, folder) as peer,
         ):
             sources = _write_sources(ours, folder)
@@ -68,14 +68,17 @@ def _of_random_payloads(shape: Shape, rounds: int) -> Iterator[Figure]:
         settings = deploy(folder / "data", shape)
         data = str(folder / "data")
         runs: Runs = {}
-        with started("ours", settings, folder) as ours, started("ours", settings, folder) as floor:
+        with (
+            started("service_exports", settings, folder) as ours,
+            started("service_exports", settings, folder) as floor,
+        ):
             for turn in range(rounds + 1):
                 _note(runs, _beside_each_other(ours, floor, data, ("parquet", "arrow")), turn)
     for format in ("parquet", "arrow"):
         yield _beside_floor(f"{format}, shards, half random payloads", runs, format, None)
 
 
-def _write_sources(ours: Arm, folder: Path) -> list[str]:
+def _write_sources(ours: WriterProcess, folder: Path) -> list[str]:
     """Return the rows as Parquet files, for the peer: one of our exports, out of reach of the next ones."""
     made = Path(ours.call("export", data=str(folder / "data"), format="parquet", keep=True)["folder"])
     (made / "data").rename(folder / "sources")
@@ -83,7 +86,14 @@ def _write_sources(ours: Arm, folder: Path) -> list[str]:
     return [str(path) for path in sorted((folder / "sources").glob("*/events-*"))]
 
 
-def _alternate(ours: Arm, floor: Arm, peer: Arm, folder: Path, sources: list[str], rounds: int) -> Runs:
+def _alternate(
+    ours: WriterProcess,
+    floor: WriterProcess,
+    peer: WriterProcess,
+    folder: Path,
+    sources: list[str],
+    rounds: int,
+) -> Runs:
     """All ways in turn; a first turn warms up, the peer's on one file."""
     runs: Runs = {}
     for turn in range(rounds + 1):
@@ -97,7 +107,7 @@ def _alternate(ours: Arm, floor: Arm, peer: Arm, folder: Path, sources: list[str
 
 
 def _beside_each_other(
-    ours: Arm, floor: Arm, data: str, formats: tuple[str, ...]
+    ours: WriterProcess, floor: WriterProcess, data: str, formats: tuple[str, ...]
 ) -> dict[str, dict[str, Any]]:
     read = {"floor": floor.call("read_sorted", data=data)}
     return read | {format: ours.call("export", data=data, format=format) for format in formats}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, Skipped
+from benchmarks.figure_reports import Figure, Skipped
 from benchmarks.memory import library_peers
 from benchmarks.memory.clustering_methods import METHODS, Method, Variants
 from benchmarks.memory.graphs import Sealed, stored_graph

@@ -13,7 +13,7 @@ from functools import partial
 
 import numpy as np
 
-from benchmarks.figures import Figure, Skipped, at_least
+from benchmarks.figure_reports import Figure, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, stored_graph
 from benchmarks.memory.tasks import DATA, Demonstration, read_demonstrations
 from recorder.memory.queries.columns import GraphColumns

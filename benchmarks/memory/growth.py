@@ -7,7 +7,7 @@ batch brings new ones.
 import time
 from collections.abc import Sequence
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.memory.planted import plant
 from recorder.memory.graph.graph import Graph
 from recorder.memory.graph.paths import PathIndex

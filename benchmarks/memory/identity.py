@@ -12,13 +12,13 @@ from itertools import combinations, pairwise
 
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.memory.graphs import Sealed, StoredGraph, stored_graph
 from benchmarks.memory.planted import plant
 from benchmarks.memory.planted_quality import sealed_of
 from benchmarks.memory.tasks import DATA, read_demonstrations
 from recorder.hashing import canonical_json, compute_sha256
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 
 _ORDERS, _QUICK_ORDERS = 6, 3
 _BATCHES = (1, 10, 50, 200, 1_000)

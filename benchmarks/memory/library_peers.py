@@ -20,7 +20,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.metrics import pairwise_distances
 from sklearn.preprocessing import normalize
 
-from benchmarks.figures import Figure, at_most
+from benchmarks.figure_reports import Figure, at_most
 from benchmarks.memory.clustering_methods import binary_features
 from benchmarks.memory.graphs import stored_graph
 from benchmarks.memory.planted import plant

@@ -15,7 +15,7 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, Goal, Skipped, at_least
+from benchmarks.figure_reports import Figure, Goal, Skipped, at_least
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order
 from recorder.importers.miniwob.elements import (

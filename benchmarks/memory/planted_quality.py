@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, at_least, at_most
+from benchmarks.figure_reports import Figure, at_least, at_most
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.planted import (
     ANCHOR_SHARES,

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from functools import partial
 
-from benchmarks.figures import Figure, Skipped, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_most
 from benchmarks.memory.graphs import stored_graph
 from benchmarks.memory.tasks import DATA, read_demonstrations
 from recorder.memory.steps.session_steps import Step

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.figures import Figure, Skipped, at_least, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_least, at_most
 from benchmarks.memory.graphs import Sealed, paths_by_session, stored_graph
 from benchmarks.memory.tasks import DATA, SAME_PAGES, Demonstration, in_order, read_demonstrations
 from recorder.memory.steps.session_steps import Step

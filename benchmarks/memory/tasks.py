@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from benchmarks.figures import Figure, Skipped, at_least
-from benchmarks.memory import pm4py_peer
+from benchmarks.figure_reports import Figure, Skipped, at_least
+from benchmarks.memory import pm4py_clustering
 from benchmarks.memory.graphs import BATCH, Sealed, paths_by_session, stored_graph
 from benchmarks.memory.path_fit import Fit, measure_fit
 from recorder.importers.miniwob.elements import (
@@ -244,8 +244,8 @@ def _beside_pm4py(
         if demonstration.session.steps
     }
     labels = [tasks[case] for case in cases]
-    with pm4py_peer.find_pm4py() as python:
-        clusters = pm4py_peer.cluster(python, cases, clusters=len(set(labels)), runs=_PM4PY_RUNS)
+    with pm4py_clustering.find_pm4py() as python:
+        clusters = pm4py_clustering.cluster(python, cases, clusters=len(set(labels)), runs=_PM4PY_RUNS)
     theirs = [float(adjusted_rand_score(labels, [run[case] for case in cases])) for run in clusters]
     ours = [float(adjusted_rand_score(labels, [run[case] for case in cases])) for run in runs]
     return Figure(
@@ -256,7 +256,7 @@ def _beside_pm4py(
         goal=at_least(0.10),
         detail={
             "ours": ours,
-            f"PM4Py {pm4py_peer.VERSION} cluster_log, KMeans, true k": theirs,
+            f"PM4Py {pm4py_clustering.VERSION} cluster_log, KMeans, true k": theirs,
             "k": len(set(labels)),
             "its activities": "action|target",
             "sessions with steps": len(cases),

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import describe_machine
+from benchmarks.figure_reports import describe_machine
 from benchmarks.seeds import new_key, new_settings
 from benchmarks.soak.load import Load
 from benchmarks.soak.samples import Sampler

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.figures import Goal, at_most
+from benchmarks.figure_reports import Goal, at_most
 from benchmarks.soak.samples import Sample
 from recorder.supervisor.service_logs import LOG_BYTES
 

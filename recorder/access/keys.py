@@ -1,4 +1,4 @@
-"""API keys: form, hashes, scopes, authentication; creation of keys and workspaces. Spec §5, contract §1.
+"""API keys: form, hashes, scopes, authentication; creation of keys. Spec §5, contract §1.
 
 Scopes are `read`, `write` and `admin`, each including the one before it; `replay:live` may follow.
 """
@@ -14,13 +14,12 @@ from sqlmodel import select
 
 from recorder import clock
 from recorder.access.rate_tiers import TIERS, Tier
-from recorder.errors import Conflict, InsufficientScope, InvalidApiKey, WorkspaceDisabled
+from recorder.errors import InsufficientScope, InvalidApiKey, WorkspaceDisabled
 from recorder.hashing import compute_keyed_digest
 from recorder.ids import new_id
 from recorder.masking.policies import MaskingPolicies, load_masking_policies
 from recorder.models.wire import Mode
 from recorder.models.workspace import KeyRow, WorkspaceRow
-from recorder.storage.deployment import require_deployment_region
 from recorder.tenant import Tenant
 
 Level = Literal["read", "write", "admin"]
@@ -81,16 +80,6 @@ _DEFAULT_TIER = TIERS["default"]
 FIRST_SCOPE = "admin replay:live"
 
 
-class WorkspaceExists(Conflict):
-    """The name of a new workspace is taken."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A workspace of this name exists. Choose another name, or make another key for it with `recorder "
-            "keys create`."
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class Caller:
     """Caller of a request: its tenant bounds every query."""
@@ -133,30 +122,6 @@ class NewKey:
     workspace_id: str
     key_id: str
     key: str
-
-
-def create_workspace(
-    db: DbSession, name: str, *, region: str, secret: bytes, tier: str = "default"
-) -> NewKey:
-    """Create a workspace and its first key, which has all rights.
-
-    Args:
-        db: a write transaction.
-        name: unique name of the workspace.
-        region: region of the workspace; it must be the deployment's.
-        secret: secret of the deployment, under which keys are hashed.
-        tier: name of its table of limits.
-
-    Raises:
-        WrongRegion: if the deployment belongs to another region.
-        WorkspaceExists: if the name is taken.
-    """
-    require_deployment_region(db, region)
-    if db.exec(select(WorkspaceRow).where(WorkspaceRow.name == name)).first() is not None:
-        raise WorkspaceExists
-    workspace = WorkspaceRow(id=new_id("wsp"), name=name, region=region, tier=tier, created_at=clock.now())
-    db.add(workspace)
-    return create_key(db, workspace.id, label="first key", scope=FIRST_SCOPE, mode="live", secret=secret)
 
 
 def create_key(

@@ -1,11 +1,12 @@
-"""Workspaces: reading and changing them and their settings. Spec §2.10."""
+"""Workspaces: creating, reading and changing them and their settings. Spec §2.10."""
 
 from typing import Any
 
 from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
-from recorder.access.keys import Caller, NewKey, create_workspace
+from recorder import clock
+from recorder.access.keys import FIRST_SCOPE, Caller, NewKey, create_key
 from recorder.audit.log import (
     Action,
     Origin,
@@ -13,7 +14,8 @@ from recorder.audit.log import (
     describe_audited_masking,
     record_audit_entry,
 )
-from recorder.errors import InsufficientScope, NotFound
+from recorder.errors import Conflict, InsufficientScope, NotFound
+from recorder.ids import new_id
 from recorder.masking.policies import store_masking_replacements
 from recorder.models.workspace import (
     LiveReplay,
@@ -25,6 +27,7 @@ from recorder.models.workspace import (
     WorkspaceUpdate,
 )
 from recorder.settings import Settings
+from recorder.storage.deployment import require_deployment_region
 
 
 class UnknownWorkspace(NotFound):
@@ -34,6 +37,16 @@ class UnknownWorkspace(NotFound):
         text = "No workspace has this name or id; `recorder workspaces list` shows them."
         super(NotFound, self).__init__(text)
         self.resource = "workspace"
+
+
+class WorkspaceExists(Conflict):
+    """The name of a new workspace is taken."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A workspace of this name exists. Choose another name, or make another key for it with `recorder "
+            "keys create`."
+        )
 
 
 class LiveModeNeeded(InsufficientScope):
@@ -65,6 +78,30 @@ def list_workspaces(db: DbSession) -> list[Workspace]:
 def get_workspace(db: DbSession, workspace_id: str) -> Workspace:
     """Return a workspace with its settings."""
     return workspace_to_wire(db.get_one(WorkspaceRow, workspace_id))
+
+
+def create_workspace(
+    db: DbSession, name: str, *, region: str, secret: bytes, tier: str = "default"
+) -> NewKey:
+    """Create a workspace and its first key, which has all rights.
+
+    Args:
+        db: a write transaction.
+        name: unique name of the workspace.
+        region: region of the workspace; it must be the deployment's.
+        secret: secret of the deployment, under which keys are hashed.
+        tier: name of its table of limits.
+
+    Raises:
+        WrongRegion: if the deployment belongs to another region.
+        WorkspaceExists: if the name is taken.
+    """
+    require_deployment_region(db, region)
+    if db.exec(select(WorkspaceRow).where(WorkspaceRow.name == name)).first() is not None:
+        raise WorkspaceExists
+    workspace = WorkspaceRow(id=new_id("wsp"), name=name, region=region, tier=tier, created_at=clock.now())
+    db.add(workspace)
+    return create_key(db, workspace.id, label="first key", scope=FIRST_SCOPE, mode="live", secret=secret)
 
 
 def create_workspace_as_operator(db: DbSession, settings: Settings, name: str, *, tier: str) -> NewKey:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import (
     DomDocument,
@@ -112,7 +112,7 @@ def list_target_selectors(document: DomDocument, element: DomElement) -> list[st
         try:
             if find_single_element_by_selector(document, selector, Budget(RESOLVE_VISITS)) is element:
                 selectors.append(selector)
-        except (UnusableSelector, BudgetSpent):
+        except (UnusableSelector, BudgetExceeded):
             continue
     return selectors
 

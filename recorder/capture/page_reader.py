@@ -56,7 +56,7 @@ class PageReading:
 
 
 class PageReader:
-    """Reads one page over a DevTools session of its own.
+    """Reader of one page over a DevTools session of its own.
 
     `handle_event` needs the session's events `Runtime.executionContextCreated` and
     `Runtime.executionContextsCleared`.

@@ -10,12 +10,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from recorder.capture.capture_journal import CaptureJournal
 from recorder.capture.captured_page import PROTOCOL_EVENTS, CapturedPage
 from recorder.capture.page_reader import PageUnreadable
 from recorder.capture.sender import CaptureStats, Sender, SessionChoice
+from recorder.capture.sync_pages import is_async_page, run_sync_page_coroutine
 from recorder.client.client import Client
 from recorder.client.upload_batches import CapturedFrame
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page as SyncPage
 
 _log = logging.getLogger(__name__)
-Value = TypeVar("Value")
 #: Longest time of one call to the browser.
 _CALL_MS = 10_000
 _MAX_PAGES = 20
@@ -96,20 +96,20 @@ class PageRecording:
         self._sender.add_tag(name, self._journal.now_ms, data)
 
     def __enter__(self) -> Self:
-        if _is_async_page(self._page):
+        if is_async_page(self._page):
             raise TypeError("An async page is recorded with `async with record(page, …)`.")
         self._begin()
-        _run_sync_page_coroutine(self._guard(self._open_page(self._add_page(self._page))))
+        run_sync_page_coroutine(self._guard(self._open_page(self._add_page(self._page))))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _run_sync_page_coroutine(self._guard(self._finish()))
+        run_sync_page_coroutine(self._guard(self._finish()))
         self._end(error)
 
     async def __aenter__(self) -> Self:
-        if not _is_async_page(self._page):
+        if not is_async_page(self._page):
             raise TypeError("A sync page is recorded with `with record(page, …)`.")
         self._is_async = True
         self._begin()
@@ -208,7 +208,7 @@ class PageRecording:
 
         def prepare_now() -> None:
             if self._is_open:
-                _run_sync_page_coroutine(self._guard(self._prepare_action(page, captured)))
+                run_sync_page_coroutine(self._guard(self._prepare_action(page, captured)))
 
         return prepare_now
 
@@ -335,7 +335,7 @@ class PageRecording:
     def _start_listener_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that a listener caused."""
         if not self._is_async:
-            _run_sync_page_coroutine(self._guard(work))
+            run_sync_page_coroutine(self._guard(work))
             return
         task = asyncio.ensure_future(self._guard(work))
         self._tasks.add(task)
@@ -389,17 +389,3 @@ class _PageHandle:
     def make_tab_event(self, kind: str, t_ms: int) -> dict[str, Any]:
         """Return an event that names the page."""
         return {"t_ms": t_ms, "type": kind, "app": self.app, "data": {"page": self.name}}
-
-
-def _is_async_page(page: object) -> bool:
-    return type(page).__module__.startswith("playwright.async_api")
-
-
-def _run_sync_page_coroutine(work: Coroutine[Any, Any, Value]) -> Value:
-    """Return the result of a coroutine that never waits, since all that it calls is sync."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        value: Value = done.value
-        return value
-    raise RuntimeError("A capture of a sync page waited for something.")

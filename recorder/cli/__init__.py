@@ -20,6 +20,7 @@ from recorder.cli import (
     backups,
     datasets,
     drift,
+    event_logs,
     graphs,
     holds,
     recipes,
@@ -81,7 +82,7 @@ app.add_typer(webhooks.app, name="webhooks")
 app.command("deliver")(webhooks.deliver_command)
 app.command("replay-worker")(replay_worker.replay_worker)
 app.command("import")(sessions.import_)
-app.add_typer(graphs.app, name="log")
+app.add_typer(event_logs.app, name="log")
 app.command()(graphs.graph)
 app.command()(replays.replay)
 app.command()(replays.recover)

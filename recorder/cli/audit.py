@@ -17,7 +17,7 @@ from recorder.cli.options import (
     open_command_database,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.shell_commands import wrap_for_terminal
 
 app = typer.Typer(no_args_is_help=True, help="The audit log and its hash chains.")
@@ -55,7 +55,7 @@ def verify_audit_command(
 def show_audit_heads_command(
     workspace: AnyWorkspace = None, data: DataDir = None, as_json: AsJson = False
 ) -> None:
-    """Print workspace, number and hash of the last entry of every chain, to be kept outside."""
+    """Print workspace, number and hash of the last entry of every chain; store it outside the database."""
     from recorder.audit import verify
 
     with _open_audit_database(data, workspace) as (database, workspace_id):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recorder.cli.options import AsJson, DataDir, format_bytes, open_deployment_for_command, print_json
-from recorder.plurals import format_count
+from recorder.cli.options import AsJson, DataDir, open_deployment_for_command, print_json
+from recorder.number_formats import format_bytes, format_count
 from recorder.shell_commands import wrap_for_terminal
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from recorder.cli.options import (
     open_client_for_command,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -114,7 +114,7 @@ def verify(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Check a dataset against its manifest, offline: sizes, rows, hashes, row set."""
+    """Check a dataset against its manifest: sizes, rows, hashes, row set."""
     report = _verify_dataset_for_command(manifest)
     if as_json:
         print_json({**asdict(report), "is_valid": report.is_valid})

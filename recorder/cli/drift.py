@@ -16,7 +16,7 @@ from recorder.cli.options import (
     open_deployment_for_command,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.tenant import Tenant
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def backtest(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay a history by the starts of its sessions: list the alarms that it would give; send none."""
+    """List the alarms that the stored sessions would have raised; send nothing."""
     from recorder.memory.drift.thresholds import DriftRules
     from recorder.tenant import GraphScope
 

@@ -12,13 +12,13 @@ from recorder.cli.options import (
     WrongOptions,
     find_any_workspace_id_option,
     find_workspace_id_option,
-    format_age,
     open_command_database,
     print_aligned_table,
     print_json,
 )
+from recorder.number_formats import format_age
 
-app = typer.Typer(no_args_is_help=True, help="Legal holds: sessions that nothing deletes for good.")
+app = typer.Typer(no_args_is_help=True, help="Legal holds: protect sessions from deletion.")
 
 _Session = Annotated[str | None, typer.Option(help="Id of one session.", show_default=False)]
 _Tag = Annotated[
@@ -88,7 +88,15 @@ def list_holds_command(
         typer.echo("Nothing is held.", err=True)
     print_aligned_table(
         ("workspace", "kind", "age", "session or tag"),
-        [(hold.workspace_id, hold.kind, format_age(hold.created_at), hold.value) for hold in rows],
+        [
+            (
+                hold.workspace_id,
+                hold.kind,
+                format_age((clock.now() - hold.created_at).total_seconds()),
+                hold.value,
+            )
+            for hold in rows
+        ],
         right=("age",),
     )
 

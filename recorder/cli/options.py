@@ -4,13 +4,10 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-
-from recorder.plurals import format_count
 
 if TYPE_CHECKING:
     from sqlmodel import Session as DbSession
@@ -82,27 +79,6 @@ def read_filter_options(where: list[str] | None) -> dict[str, str]:
 def print_json(value: Any) -> None:
     """Print a value on stdout, on one line."""
     typer.echo(json.dumps(value))
-
-
-def format_bytes(count: int) -> str:
-    """Return a size in the largest unit that fits: bytes, kB, MB or GB."""
-    if count < 1_000:
-        return format_count(count, "byte")
-    for unit, size in (("GB", 1e9), ("MB", 1e6)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count / 1e3:.1f} kB"
-
-
-def format_age(created_at: datetime) -> str:
-    """Return the time since a moment in its largest unit, such as `3 m`."""
-    from recorder import clock
-
-    seconds = max(0, int((clock.now() - created_at).total_seconds()))
-    for unit, length in (("d", 86_400), ("h", 3_600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 def print_aligned_table(

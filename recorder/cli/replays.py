@@ -14,7 +14,7 @@ from recorder import limits
 from recorder.cli.options import DEFAULT_URL, AsJson, KeyOption, Url, open_client_for_command, print_json
 from recorder.cli.replay_steps import ReplaySteps, cut_line_to_columns
 from recorder.memory.views.label_lines import one_line
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.shell_commands import wrap_for_terminal
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ Live = Annotated[bool, typer.Option("--live", help="In the live sandbox: a brows
 Inputs = Annotated[
     list[str] | None,
     typer.Option(
-        "--input", help="Name of an input, asked without echo; or NAME=VARIABLE.", show_default=False
+        "--input",
+        help="NAME prompts for the value; NAME=VARIABLE reads an environment variable.",
+        show_default=False,
     ),
 ]
 StoredState = Annotated[

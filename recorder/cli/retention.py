@@ -12,13 +12,12 @@ from recorder.cli.options import (
     AsJson,
     DataDir,
     find_any_workspace_id_option,
-    format_bytes,
     open_deployment_for_command,
     print_aligned_table,
     print_data_folder,
     print_json,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_bytes, format_count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from recorder.governance.retention import RetentionReport
     from recorder.runtime import Runtime
 
-app = typer.Typer(no_args_is_help=True, help="Retention: removal of data after their days.")
+app = typer.Typer(no_args_is_help=True, help="Delete data that has expired or whose removal was requested.")
 
 _At = Annotated[
     str | None,

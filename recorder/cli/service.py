@@ -37,7 +37,7 @@ def demo(
     ] = None,
     stay: Annotated[bool, typer.Option(help="Keep serving afterwards.")] = False,
 ) -> None:
-    """Do the whole job on this machine: record, seal, learn, export, load. Leaves nothing running."""
+    """Run all steps on this machine: record, seal, learn, export, load, replay, recover; stop at the end."""
     from recorder.supervisor.child_commands import find_checkout_for_children
 
     # The demonstration lives beside the service, not in the library.

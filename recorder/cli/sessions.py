@@ -19,13 +19,12 @@ from recorder.cli.options import (
     Url,
     Where,
     find_any_workspace_id_option,
-    format_age,
     open_client_for_command,
     open_command_database,
     print_json,
     read_filter_options,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_age, format_count
 
 if TYPE_CHECKING:
     from recorder.client import Client
@@ -138,7 +137,7 @@ def reseal_sessions_command(
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let sessions that were set aside wait to be sealed again."""
+    """Queue sessions that were set aside for sealing again."""
     from recorder.sealing.set_aside import list_sessions_set_aside, reseal
 
     if bool(session_ids) == is_all:
@@ -207,7 +206,8 @@ def _format_session_line(session: dict[str, Any]) -> str:
     from recorder import clock
 
     outcome = session["outcome"] or "-"
-    age = format_age(clock.parse_time(session["created_at"], name="created_at"))
+    created_at = clock.parse_time(session["created_at"], name="created_at")
+    age = format_age((clock.now() - created_at).total_seconds())
     return f"{session['id']}  {session['status']:<9}  {outcome:<9}  {age:>5}  {session['workflow']}"
 
 

@@ -181,7 +181,7 @@ def create_key_command(
 
 @keys_app.command("list")
 def list_keys_command(workspace: _Name, data: DataDir = None, as_json: AsJson = False) -> None:
-    """List the keys of a workspace, newest first: id, scope, mode, last letters, label."""
+    """List the keys of a workspace, newest first: id, scope, mode, last four characters, label."""
     from recorder.access import key_admin
     from recorder.access.workspaces import find_workspace
     from recorder.storage.list_pages import read_all_pages

@@ -12,7 +12,7 @@ These are not subclasses of `recorder.errors`: they report answers of a service,
 
 from typing import Any
 
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 #: Temporary states: a limit, a restart, a gateway in front of a restarting service.
 TEMPORARY_STATUSES = (429, 502, 503, 504)
@@ -25,7 +25,8 @@ _NEXT_BY_STATUS = {
     503: "The service is starting or its storage does not answer; try again.",
 }
 _NEXT_BY_CODE = {
-    "quota_exceeded": "The quota of this period is used up.",
+    "quota_exceeded": "Wait for the next month, or ask the operator for another tier.",
+    "too_many_streams": "",  # its detail says it
     "workspace_disabled": "Its operator can make the workspace active again.",
 }
 
@@ -66,7 +67,7 @@ class ApiError(ClientError):
         # This detail only counts the problems and names their positions.
         is_list = self.code == "validation_failed" and problems
         parts = [f"{self.status} {self.code}:", *([] if is_list else [self.detail]), *problems]
-        parts.append(_NEXT_BY_CODE.get(self.code) or _NEXT_BY_STATUS.get(self.status, ""))
+        parts.append(_NEXT_BY_CODE.get(self.code, _NEXT_BY_STATUS.get(self.status, "")))
         if self.request_id:
             parts.append(f"({self.request_id})")
         return " ".join(part for part in parts if part)

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from recorder.client.client import Client
 from recorder.client.transport import Json
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.progress_bars import open_progress_bar
 from recorder.shell_commands import wrap_for_terminal
 

@@ -16,7 +16,7 @@ from recorder.client.upload_batches import (
     make_frame_batch_call,
     new_batch_id,
 )
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 _FRAMES_BATCH_BYTES = 8 * 1024 * 1024
 _ITEM = re.compile(r"/(?:events|frames)/(\d+)(?:/|$)")

@@ -1,7 +1,17 @@
 """Errors of reading a dataset; each message says what to do."""
 
+from typing import Literal
+
 from recorder.errors import RecorderError
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
+
+_WHY_FILE_IS_GONE = {
+    "service": "is no longer at the service, which keeps hosted files for 30 days and removes a file whose "
+    "sessions were all purged. Open the manifest again; if it is gone too, export again.",
+    "folder": "does not exist in the dataset's folder. Copy or download the dataset again; if its sessions "
+    "were purged, a new manifest no longer lists the file.",
+    "store": "does not exist in the dataset's store. Copy the file there again, or export again.",
+}
 
 
 class DatasetUnreadable(Exception):
@@ -16,7 +26,9 @@ class ManifestUnreadable(RecorderError):
 
     def __init__(self, detail: str = "", *, where: str = "there") -> None:
         text = f"No manifest can be read {where}; give its path, its folder or its signed address."
-        super().__init__(f"{text} The file there is none of ours: {detail}." if detail else text)
+        if detail:
+            text += f" The file at this location was not written by this service: {detail}."
+        super().__init__(text)
 
 
 class ManifestRefused(RecorderError):
@@ -48,15 +60,18 @@ class FileDamaged(RecorderError):
 
 
 class FileGone(RecorderError):
-    """A file of the manifest no longer exists."""
+    """A file of the manifest does not exist.
+
+    Args:
+        path: path of the file below the manifest's folder.
+        source: location from which the dataset is read.
+    """
 
     code = "file_gone"
     title = "File gone"
 
-    def __init__(self, path: str) -> None:
-        super().__init__(
-            f"{path} no longer exists; the service keeps hosted files for 30 days. Export again."
-        )
+    def __init__(self, path: str, source: Literal["service", "folder", "store"]) -> None:
+        super().__init__(f"{path} {_WHY_FILE_IS_GONE[source]}")
 
 
 class AddressExpired(RecorderError):

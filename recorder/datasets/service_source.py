@@ -112,7 +112,7 @@ class ServiceSource:
         except ApiError as error:
             # The answer of a request starts with its status, so that no bytes were read of this one.
             if error.status == 404:
-                raise FileGone(shard.path) from error
+                raise FileGone(shard.path, "service") from error
             if error.status not in (401, 403):
                 raise
         url = self._renew_url(shard)
@@ -120,7 +120,7 @@ class ServiceSource:
             yield from _download_from_service(self._make_own_url(url, shard), {}, start)
         except ApiError as error:
             if error.status == 404:
-                raise FileGone(shard.path) from error
+                raise FileGone(shard.path, "service") from error
             raise
 
     def _read(self, url: str, headers: Mapping[str, str], most_bytes: int) -> bytes:

@@ -128,12 +128,12 @@ def local_source_path(root: Path, path: str) -> Path:
         resolved = (root / path).resolve()
         is_inside, is_file = resolved.is_relative_to(root.resolve()), resolved.is_file()
     except (OSError, RuntimeError) as error:
-        raise FileGone(path) from error
+        raise FileGone(path, "folder") from error
     if not is_inside:
         reason = "is a link that leads out of the dataset's folder"
         raise ManifestRefused(f"{path} {reason}. Copy the files into the folder.", reason=reason)
     if not is_file:
-        raise FileGone(path)
+        raise FileGone(path, "folder")
     return resolved
 
 
@@ -201,7 +201,7 @@ class StoreSource:
                 while chunk := file.read(_CHUNK_BYTES):
                     yield chunk
         except FileNotFoundError as error:
-            raise FileGone(shard.path) from error
+            raise FileGone(shard.path, "store") from error
 
     def read_card(self) -> bytes | None:
         """Return README.md; None where it cannot be read."""
@@ -249,7 +249,7 @@ class DestinationSource:
             size = min(self._directory.size(shard.path), shard.size_bytes + _MORE_BYTES)
             yield from self._directory.read_range(shard.path, 0, size)
         except KeyError as error:
-            raise FileGone(shard.path) from error
+            raise FileGone(shard.path, "store") from error
 
     def read_card(self) -> bytes | None:
         """Return None: only `open_export` reads cards."""

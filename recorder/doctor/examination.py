@@ -36,7 +36,7 @@ from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.models.workspace import WorkspaceRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.sealing import lanes
 from recorder.service_state import list_warnings, read_service_state
 from recorder.settings import Settings

@@ -32,7 +32,10 @@ class InsufficientScope(Forbidden):
     title = "Insufficient scope"
 
     def __init__(self, needed: str) -> None:
-        super().__init__(f"This operation needs a key with the scope {needed}; an admin key can create one.")
+        makers = "an admin key"
+        if needed == "replay:live":  # which an admin key does not imply
+            makers += f" that also has {needed}, or the operator (recorder keys create),"
+        super().__init__(f"This operation needs a key with the scope {needed}; {makers} can create one.")
         self.needed = needed
 
 
@@ -103,7 +106,7 @@ class RateLimited(Exhausted):
 
 
 class TooManyConnections(RateLimited):
-    """The client's address has the largest number of connections open (429)."""
+    """The client's address has reached its limit of open connections (429)."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -116,7 +119,7 @@ class TooManyConnections(RateLimited):
 
 
 class NoFreeConnection(Overloaded):
-    """The process has the largest number of connections open, and each has a request under way (503)."""
+    """The process has reached its limit of open connections, and each has a request under way (503)."""
 
     scope = "per_process_connections"
 
@@ -126,7 +129,7 @@ class NoFreeConnection(Overloaded):
 
 
 class TooManyStreams(Exhausted):
-    """The largest number of streams is open (429)."""
+    """A key, workspace or process has reached its limit of open streams (429)."""
 
     code = "too_many_streams"
     title = "Too many streams"

@@ -1,7 +1,7 @@
 """Errors of fields, items and files of a request: 422 and its specific codes. Contract §1."""
 
 from recorder.errors.kinds import Invalid, Problem
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 
 class ValidationFailed(Invalid):
@@ -188,7 +188,7 @@ class SessionFull(Invalid):
 
 
 class LimitReached(Invalid):
-    """The workspace, or another owner, has the largest number of this resource."""
+    """The workspace, or another owner, has reached its limit of this resource."""
 
     code = "limit_reached"
     title = "Limit reached"

@@ -28,7 +28,7 @@ COLUMNS = {
     "events.json": "the events that happened on the frame; may be empty",
     "frame_id": "of an event: as the client sent it; null where it named none",
     "frame_seq": "place of that frame within the session, from 0; null before the first frame",
-    "has_action": "whether somebody acted on the frame",
+    "has_action": "whether an actor acted on the frame",
     "height": "pixels",
     "image": "the picture; null once its bytes have expired",
     "is_action": "whether the event's type is an action of a user or an agent",

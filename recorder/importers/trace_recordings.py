@@ -204,20 +204,20 @@ class LogImport:
             yield recording_of_trace(trace, log=self.path.name, workflow=self.workflow, rules=self.rules)
 
     @contextmanager
-    def spooled(self) -> Iterator["Spool"]:
+    def spooled(self) -> Iterator["RecordingSpool"]:
         """Read the whole log into a temporary file, from which its sessions are read in another order.
 
         Raises:
             UnreadableLog: if the file is no log, or holds what no session can.
         """
         with tempfile.TemporaryFile() as file:
-            spool = Spool(file)
+            spool = RecordingSpool(file)
             for recording in self.recordings():
                 spool.add(recording)
             yield spool
 
 
-class Spool:
+class RecordingSpool:
     """Recordings in a file, by the instants at which they began."""
 
     def __init__(self, file: IO[bytes]) -> None:

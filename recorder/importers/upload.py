@@ -11,7 +11,7 @@ from recorder.client.client import Client
 from recorder.client.errors import ApiError, ClientError
 from recorder.client.upload_batches import CapturedFrame
 from recorder.errors import Invalid
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 #: Two keep both sides of a small machine busy; more wait for the service's rate limit together.
 PARALLEL = 4
@@ -193,7 +193,7 @@ class _UploadOrder:
             self._changed.wait_for(lambda: self._next >= number)
 
     def finish(self, number: int) -> None:
-        """Let the upload after this one go on, once those before it are finished too."""
+        """Mark an upload as finished, and wake the uploads that wait for it."""
         with self._changed:
             self._finished.add(number)
             while self._next in self._finished:

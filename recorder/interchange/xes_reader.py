@@ -205,7 +205,7 @@ class _Element:
 
 
 class _TraceParser:
-    """Takes bytes, gives traces."""
+    """Incremental parser of XES: bytes in, traces out."""
 
     def __init__(
         self, name: str, activity: tuple[str, ...], most_trace_bytes: int = MOST_TRACE_BYTES

@@ -46,12 +46,12 @@ class StoredStateRefused(Exception):
     """The browser does not take the stored state with which it was to begin."""
 
 
-class PageStuck(Exception):
+class PageUnresponsive(Exception):
     """The page keeps the browser from answering."""
 
 
 class Browser:
-    """The browser behind a proxy; every call may raise `BrowserLost` or `PageStuck`."""
+    """The browser behind a proxy; every call may raise `BrowserLost` or `PageUnresponsive`."""
 
     def __init__(self, settings: Settings, proxy: FilteringProxy, *, grace_s: float = _GRACE_S) -> None:
         """Create a browser that is not started.
@@ -145,7 +145,7 @@ class Browser:
 
         Raises:
             BrowserLost: if the process or the browser has ended.
-            PageStuck: if the answer does not come; the browser is ended then.
+            PageUnresponsive: if the answer does not come; the browser is ended then.
         """
         process = self.process
         if process is None or process.stdin is None:
@@ -186,7 +186,7 @@ class Browser:
             left = until - time.monotonic()
             if left <= 0 or size > _MOST_ANSWER_BYTES or not select.select([descriptor], [], [], left)[0]:
                 self.close()
-                raise PageStuck("The page did not let the browser answer in time.")
+                raise PageUnresponsive("The page did not let the browser answer in time.")
             chunk = os.read(descriptor, 1 << 20)
             if not chunk:
                 raise BrowserLost("The browser's process has ended.")

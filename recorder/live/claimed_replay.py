@@ -19,7 +19,7 @@ from recorder import clock
 from recorder.access.keys import Caller, Scope
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound
-from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageStuck, StoredStateRefused
+from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageUnresponsive, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.proxy import FilteringProxy
 from recorder.live.replay_journal import LiveResult, ReplayJournal, ReplayStopped
@@ -48,7 +48,7 @@ from recorder.replay_service.scheduling.waiting_rows_by_tenant import (
     LIVE_REPLAYS_TO_RUN,
     list_waiting_rows_by_tenant,
 )
-from recorder.replays.budget import BudgetSpent
+from recorder.replays.budget import BudgetExceeded
 from recorder.replays.recorded_session import InvalidRecording
 from recorder.rotation import compute_workspace_share
 from recorder.runtime import Runtime
@@ -247,7 +247,7 @@ def run_claimed_replay(
                 result = _perform_claimed_replay(runtime, row, journal, planner)
             except (NoBrowser, BrowserLost) as error:
                 journal.fail("sandbox", str(error))
-            except PageStuck as error:
+            except PageUnresponsive as error:
                 journal.fail("timeout", str(error))
             except InvalidFile:
                 journal.fail("input_missing", _NO_FILE)
@@ -255,7 +255,7 @@ def run_claimed_replay(
                 journal.fail("input_missing", _STATE_REFUSED)
             except InvalidRecording as error:
                 journal.fail("invalid_recording", str(error))
-            except BudgetSpent:
+            except BudgetExceeded:
                 journal.fail("invalid_recording", "A page has too many elements for its targets to be found.")
             except (LeaseLost, ReplayStopped):
                 raise

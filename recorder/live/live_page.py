@@ -59,8 +59,8 @@ def read_page_state(
         budget: every node counts.
 
     Raises:
-        BrowserLost, PageStuck: as the browser.
-        InvalidRecording, BudgetSpent: if the page is too large.
+        BrowserLost, PageUnresponsive: as the browser.
+        InvalidRecording, BudgetExceeded: if the page is too large.
     """
     answer = browser.call("read")
     raw_url = str(answer["address"])

@@ -121,12 +121,22 @@ class ReplayJournal:
                     return None
 
     def fail(self, type: str, message: str) -> None:
-        """End the replay as failed, even if the worker is to end; else raises as `begin`."""
+        """End the replay as failed, even if the worker is stopping.
+
+        Raises:
+            ReplayStopped: if the replay has ended already, or its workspace or session is gone.
+            LeaseLost: if the worker counts as gone.
+        """
         with self._open_row(ends=True) as (db, row):
             end_replay_as_failed(db, row, type, message)
 
     def finish(self, result: LiveResult) -> None:
-        """End the replay with its result, even if the worker is to end; else raises as `begin`."""
+        """End the replay with its result, even if the worker is stopping.
+
+        Raises:
+            ReplayStopped: if the replay has ended already, or its workspace or session is gone.
+            LeaseLost: if the worker counts as gone.
+        """
         with self._open_row(ends=True) as (db, row):
             row.summary = asdict(result.summary)
             row.divergence = None if result.divergence is None else asdict(result.divergence)

@@ -56,7 +56,7 @@ class TargetCandidate:
 
 @dataclass
 class StepExecutor:
-    """Does single steps; `begin` sets the next one."""
+    """Executor of single steps; `begin` sets the next one."""
 
     plan: LivePlan
     policy: ReplayPolicy

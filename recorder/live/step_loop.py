@@ -4,13 +4,13 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from recorder.live.browser import BrowserLost, PageStuck
+from recorder.live.browser import BrowserLost, PageUnresponsive
 from recorder.live.replay_journal import LiveResult, LiveStatus, TimeSpent
 from recorder.live.replay_plan import LivePlanStep
 from recorder.live.step_execution import StepExecutor, compare_frame_states
 from recorder.live.tab_names import FIRST_PAGE, find_acted_page_name
 from recorder.live.target_search import resolve_step_target
-from recorder.replays.budget import BudgetSpent
+from recorder.replays.budget import BudgetExceeded
 from recorder.replays.recorded_session import InvalidRecording, RecordedStep
 from recorder.replays.replay_policy import NO_DECISION
 from recorder.replays.replay_results import (
@@ -23,7 +23,7 @@ from recorder.replays.replay_results import (
 )
 from recorder.replays.step_checks import StepCheck, StepScene
 
-#: A person who decides holds a place of the worker, and the time of the replay stands still meanwhile.
+#: A person who decides holds a place of the worker, and the replay's time limit does not run.
 MOST_DECISIONS = 20
 _NO_DECISION = ReplayError("timeout", NO_DECISION)
 _MANY_DECISIONS = ReplayError("timeout", f"A step was not done after {MOST_DECISIONS} decisions.")
@@ -44,8 +44,8 @@ class LiveRun:
         """Do step after step until the end, a divergence, or an order to stop.
 
         Raises:
-            BrowserLost, PageStuck: if the browser is gone.
-            InvalidRecording, BudgetSpent: if the recording or a page cannot be read.
+            BrowserLost, PageUnresponsive: if the browser is gone.
+            InvalidRecording, BudgetExceeded: if the recording or a page cannot be read.
         """
         steps, policy = self.actor.plan.steps, self.actor.policy
         try:
@@ -191,7 +191,7 @@ class LiveRun:
         frame_id = None
         if status == "completed":
             # All steps are done; a browser that is lost now changes nothing.
-            with suppress(BrowserLost, PageStuck, InvalidRecording, BudgetSpent):
+            with suppress(BrowserLost, PageUnresponsive, InvalidRecording, BudgetExceeded):
                 frame_id = self.actor.take_frame(self.actor.read())
         if status in _LAST_EVENTS:
             recording = self.actor.recording

@@ -57,7 +57,7 @@ def has_replay_worker(db: DbSession) -> bool:
 
 @dataclass
 class ReplayWorker:
-    """Does up to `places` live replays at a time, each in a thread with a browser of its own."""
+    """Worker for up to `places` live replays at a time, each in a thread with a browser of its own."""
 
     runtime: Runtime
     places: int

@@ -40,7 +40,7 @@ class CompiledRules:
 
 @dataclass(frozen=True)
 class Masker:
-    """Replaces the values that its rules find by tokens."""
+    """Compiled masking rules that replace the values that they find by tokens."""
 
     rules: CompiledRules
     #: Key of the workspace's tokens.

@@ -43,7 +43,7 @@ class MaskingBusy(Unavailable):
         super(Unavailable, self).__init__(text)
 
 
-class OutOfTime(Exception):
+class ScanTimeout(Exception):
     """A job used up its CPU time, or its process died."""
 
     def __init__(self, slowest: str | None) -> None:
@@ -133,7 +133,7 @@ class ScanPool:
         self._starting = threading.Lock()
 
     def submit(self, workspace_id: str, job: ScanJob) -> "Future[ScanReport]":
-        """Add a job; its result is the final report, or an `OutOfTime`.
+        """Add a job; its result is the final report, or an `ScanTimeout`.
 
         Raises:
             MaskingBusy: If too many jobs of the workspace wait.
@@ -193,7 +193,7 @@ class _ScanProcess:
         """Run a job in the process, which is started if there is none.
 
         Raises:
-            OutOfTime: If the process was killed during the job.
+            ScanTimeout: If the process was killed during the job.
         """
         process = self._start_process()
         assert process.stdin is not None and process.stdout is not None
@@ -205,7 +205,7 @@ class _ScanProcess:
                 reports.append(report)
         except (EOFError, BrokenPipeError, TimeoutError) as error:
             self.discard()
-            raise OutOfTime(_find_slowest_rule(reports, job.budget_s)) from error
+            raise ScanTimeout(_find_slowest_rule(reports, job.budget_s)) from error
         if report.is_last:
             self.discard()
         return report

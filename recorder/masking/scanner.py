@@ -14,7 +14,7 @@ from recorder.errors import Invalid, Problem, Unavailable, ValidationFailed
 from recorder.masking.masker import Changes
 from recorder.masking.pattern_admission import describe_slowness
 from recorder.masking.policies import MaskingPolicy
-from recorder.masking.scan_pool import OutOfTime, ScanPool
+from recorder.masking.scan_pool import ScanPool, ScanTimeout
 from recorder.masking.scan_process import ScanJob, ScanReport
 
 # Text of this size with built-in kinds is searched in this process for a sign of them, for microseconds; what
@@ -49,7 +49,7 @@ class MaskingLimitReached(Invalid):
 
 
 class Scanner:
-    """Finds the texts that policies change, in scan processes; small clean texts need none."""
+    """Search for the texts that policies change, in scan processes; small clean texts need none."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Scanner:
                 )
                 report = await self._run(workspace_id, job)
                 changes |= {first + index: texts for index, texts in (report.changes or {}).items()}
-        except OutOfTime as error:
+        except ScanTimeout as error:
             self._slow_bodies.add(workspace_id, body, SlowBody(slow is not None, error.slowest))
             if slow is None:
                 raise MaskingTookTooLong from error
@@ -134,7 +134,7 @@ class Scanner:
         )
         try:
             report = await self._run(workspace_id, job)
-        except OutOfTime as error:
+        except ScanTimeout as error:
             problem = _describe_scan_problem(
                 None, "limit_reached", describe_slowness(None, limits.MASKING_MS_PER_MB)
             )

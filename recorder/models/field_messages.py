@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from recorder.models.text_patterns import TEXT_FORMS
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 _Context = Mapping[str, Any]
 #: Kinds of JSON values by pydantic's names of errors.

@@ -85,7 +85,7 @@ class SealBatchRow(SQLModel, table=True):
     #: rows are deleted from the lake, `done` at the end.
     state: str = "open"
     #: How often a run began to work on it, and how often a run stopped that work in order. The difference is
-    #: the number of runs that were killed meanwhile (and the run that works on it now).
+    #: the number of runs that were killed during it (and the run that works on it now).
     begun: int = 0
     ended: int = 0
     #: How often the work failed for a reason that is not a store's or the database's.

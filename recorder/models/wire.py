@@ -92,7 +92,7 @@ TimeBound = Annotated[str, BeforeValidator(_read_wire_time_bound)]
 
 
 class _ShownOnce:
-    """Marks a member that is left out of the copies of an answer."""
+    """Mark of a member that is left out of the copies of an answer."""
 
 
 #: A secret of an answer: shown in this answer alone, null where the answer is given again.
@@ -215,7 +215,7 @@ def _list_wire_type_options(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-# msgspec resolves the annotations anew at each call, for 0.1 ms: a refused batch asks for each of its events.
+# msgspec resolves the annotations at each call, for 0.1 ms: a refused batch asks for each of its events.
 @cache
 def _list_wire_class_members(kind: Any) -> Mapping[str, Any]:
     if isinstance(kind, type) and issubclass(kind, BaseModel):

@@ -144,7 +144,7 @@ class RetentionUpdate(WireInput):
 
 
 class LiveReplayUpdate(WireInput):
-    """Hosts to put in the place of those before."""
+    """Hosts that replace the present ones."""
 
     allow_hosts: _Hosts = WireField(default_factory=left_out_wire_member)
 

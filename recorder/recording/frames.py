@@ -271,7 +271,11 @@ class CheckedUpload:
 def _require_storable_upload(
     db: DbSession, row: SessionRow, key: IngestBatchKey | None, frames: list[CheckedFrame]
 ) -> RepeatedAnswer | None:
-    """Turn away what the index would refuse, before megabytes are written; the index decides again."""
+    """Refuse an upload that the index would refuse, before its pictures are written; the index checks again.
+
+    Returns:
+        The answer to an earlier upload of the same batch; None if there was none.
+    """
     earlier = key.read_answer(db, row.id) if key else None
     if earlier is None and row.status != "recording":
         raise SessionNotRecording(row.status, purpose="to take events and frames")

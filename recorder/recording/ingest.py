@@ -23,14 +23,14 @@ from sqlmodel import SQLModel
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.metrics import count_group_commit
-from recorder.recording.metering import CapturedTimeCharges, Statements, UsageMoved
+from recorder.recording.metering import CapturedTimeCharges, MeteringStatements, UsageChanged
 from recorder.setting_parsers import SessionSize
 from recorder.storage.database import Database
 
 IngestedRow = tuple[Any, ...]
 
 
-class IngestCursor(Statements, Protocol):
+class IngestCursor(MeteringStatements, Protocol):
     """The part of a driver's cursor that batches use; statements take `?` for every value."""
 
     is_sqlite: bool
@@ -102,7 +102,7 @@ class DriverCursor:
 
 def is_transient_ingest_error(error: Exception) -> bool:
     """Return whether a group may be tried again: PostgreSQL deadlock, serialization, moved usage."""
-    return isinstance(error, UsageMoved) or getattr(error, "sqlstate", None) in ("40P01", "40001")
+    return isinstance(error, UsageChanged) or getattr(error, "sqlstate", None) in ("40P01", "40001")
 
 
 log = logging.getLogger("recorder.ingest")

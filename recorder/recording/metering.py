@@ -34,11 +34,11 @@ _ADD = (
 _SET_NOTICE_LEVEL = "UPDATE usage SET captured_told = ? WHERE workspace_id = ? AND period = ?"
 
 
-class UsageMoved(Exception):
+class UsageChanged(Exception):
     """Others used up what a group was let in for."""
 
 
-class Statements(Protocol):
+class MeteringStatements(Protocol):
     """Statements that settling needs of a cursor."""
 
     def all(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -102,11 +102,11 @@ class CapturedTimeCharges:
         owed.before_last_ms = owed.ms
         owed.ms += ms
 
-    def settle(self, cursor: Statements) -> None:
+    def settle(self, cursor: MeteringStatements) -> None:
         """Write what the group owes, in its transaction and as its last statements.
 
         Raises:
-            UsageMoved: if a batch was let in that should not have been; the next try knows.
+            UsageChanged: if a batch was let in that should not have been; the next try knows.
         """
         for workspace_id in sorted(self._owed):
             self._settle_captured_time(cursor, workspace_id, self._owed[workspace_id])
@@ -115,7 +115,7 @@ class CapturedTimeCharges:
         """Remember the usage that the committed group settled."""
         self._known.update(self._settled)
 
-    def _settle_captured_time(self, cursor: Statements, workspace_id: str, owed: _Owed) -> None:
+    def _settle_captured_time(self, cursor: MeteringStatements, workspace_id: str, owed: _Owed) -> None:
         assert self._period is not None
         period_key = (workspace_id, self._period.key)
         ((captured_ms, exported_rows, notice_level),) = cursor.all(_ADD, (*period_key, owed.ms))
@@ -125,7 +125,7 @@ class CapturedTimeCharges:
         before = captured_ms - owed.ms
         if before + owed.before_last_ms >= limit * MINUTE_MS:
             self._known[workspace_id] = before
-            raise UsageMoved
+            raise UsageChanged
         self._settled[workspace_id] = captured_ms
         quota = compute_quota(self._period, owed.tier, captured_ms=captured_ms, exported_rows=exported_rows)
         level = compute_quota_metric_notices(quota, "captured_minutes")

@@ -72,7 +72,7 @@ def _require_room_for_workflow(db: DbSession, tenant: Tenant, workflow: str) -> 
     # Another creation waits here until this transaction ends, and then counts its workflow.
     db.exec(select(WorkspaceRow.id).filter_by(id=tenant.workspace_id).with_for_update()).first()
     row = WorkflowRow
-    # Counted without this one, which another transaction may have made meanwhile.
+    # Counted without this one, which another transaction may have made by now.
     is_other = or_(row.mode != tenant.mode, row.workflow != workflow)
     others = select(func.count()).select_from(row).where(row.workspace_id == tenant.workspace_id, is_other)
     if db.exec(others).one() >= limits.WORKFLOWS_PER_WORKSPACE:

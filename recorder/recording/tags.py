@@ -40,7 +40,7 @@ def add_tag(
     Raises:
         NotFound: if there is no such session.
         InvalidState: if it never started.
-        LimitReached: if it has the largest number of tags.
+        LimitReached: if it has reached its limit of tags.
         ValidationFailed: if name, data or a reference is not acceptable.
     """
     check_tag(body)

@@ -218,6 +218,6 @@ def _read_workflow_outcome_rules(row: WorkflowRow) -> OutcomeNames:
 
 
 def _require_workflow_slug(workflow: str) -> None:
-    """Refuse what cannot be the name of a workflow: like any malformed id, it is not there."""
+    """Check that a text can be the name of a workflow; a malformed name is refused like an unknown one."""
     if not re.fullmatch(limits.WORKFLOW_PATTERN, workflow):
         raise UnknownWorkflow

@@ -1,7 +1,7 @@
 """Budget of a replay: a count of visited nodes, so that no input makes it run for long."""
 
 
-class BudgetSpent(Exception):
+class BudgetExceeded(Exception):
     """The visits of this budget are used up."""
 
 
@@ -19,10 +19,10 @@ class Budget:
         """Count visits.
 
         Raises:
-            BudgetSpent: if fewer are left.
+            BudgetExceeded: if fewer are left.
         """
         self.left -= visits
         if self.left < 0:
-            raise BudgetSpent
+            raise BudgetExceeded
         if self._whole is not None:
             self._whole.spend(visits)

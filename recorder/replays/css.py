@@ -49,7 +49,7 @@ def find_by_css(
         budget: every element that is visited counts.
 
     Raises:
-        UnusableSelector, BudgetSpent: as their names say.
+        UnusableSelector, BudgetExceeded: as their names say.
     """
     trees = parse_css(selector)
     scope = -1 if root is None else _scope_css_below(root)

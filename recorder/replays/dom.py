@@ -234,7 +234,7 @@ def read_dom_document(
 
     Raises:
         InvalidRecording: if the snapshot is malformed, cyclic, too large or too deep.
-        BudgetSpent: if the budget ends before.
+        BudgetExceeded: if the budget ends before.
     """
     if not isinstance(snapshot, Mapping) or snapshot.get("format") != "nodes":
         return None
@@ -242,7 +242,7 @@ def read_dom_document(
 
 
 class _DomTreeBuilder:
-    """Builds the elements of one snapshot with a stack of its own: depth is the sender's choice."""
+    """Builder of the elements of one snapshot, without recursion: depth is the sender's choice."""
 
     def __init__(self, snapshot: Mapping[str, Any], read: ReadSnapshot, budget: Budget) -> None:
         self._chain = [snapshot]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.consequences import list_consequential
 from recorder.replays.recorded_pages import TARGETED_TYPES, RecordedPages
 from recorder.replays.recorded_session import (
@@ -85,7 +85,7 @@ def replay_dry(
             raise InvalidRecording(text)
         run = _DryReplaySteps(recording, chosen, mode, policy, against, start, decisions or {}, budget)
         result = run.run(is_partial=anchor is not None)
-    except (InvalidRecording, BudgetSpent) as error:
+    except (InvalidRecording, BudgetExceeded) as error:
         message = str(error) or "The selectors of the recording match too many elements to be resolved."
         return DryResult("failed", (), None, ReplaySummary(), ReplayError("invalid_recording", message))
     needed = {find_recorded_input_name(step.event) for step in chosen} - {None} - input_names
@@ -127,7 +127,7 @@ def compute_replayability(
                 resolvable += step.event["type"] not in TARGETED_TYPES
         except InvalidRecording:
             has_snapshot = True
-        except BudgetSpent:
+        except BudgetExceeded:
             break
     return round(resolvable / len(steps), 6) if steps and has_snapshot else None
 

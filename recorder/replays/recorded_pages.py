@@ -27,7 +27,7 @@ class _KeptPage(NamedTuple):
     visits: int
 
 
-#: Shared pages by the identity of their snapshots, which they hold: no other object gets it meanwhile.
+#: Shared pages by the identity of their snapshots, which they hold, so that no other object has it.
 _shared: LRUCache[int, _KeptPage] = LRUCache(_SHARED_PAGES)
 
 
@@ -45,7 +45,7 @@ class RecordedPages:
 
         Raises:
             InvalidRecording: if the snapshot cannot be used.
-            BudgetSpent: if the budget ends before.
+            BudgetExceeded: if the budget ends before.
         """
         if index is None:
             return None

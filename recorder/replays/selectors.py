@@ -67,7 +67,7 @@ def find_elements_by_selector(
 
     Raises:
         UnusableSelector: if the selector cannot be used on snapshots.
-        BudgetSpent: if the budget ends before.
+        BudgetExceeded: if the budget ends before.
     """
     if not is_usable_selector(selector):
         raise UnusableSelector
@@ -90,7 +90,7 @@ def find_single_element_by_selector(
     """Return the visible element that a selector matches alone; None if it is absent or not alone.
 
     Raises:
-        UnusableSelector, BudgetSpent: as `find_elements_by_selector`.
+        UnusableSelector, BudgetExceeded: as `find_elements_by_selector`.
     """
     matches = find_elements_by_selector(document, selector, budget)
     first = next(matches, None)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role
 from recorder.replays.drop_targets import read_drop_target
@@ -136,7 +136,7 @@ def check_step(
         decision: a person's, for this step.
 
     Raises:
-        InvalidRecording, BudgetSpent: if the recording cannot be read within the budget.
+        InvalidRecording, BudgetExceeded: if the recording cannot be read within the budget.
     """
     other = walk if isinstance(walk, SessionComparison) else None
     recorded = pages.get_frame(step.before)
@@ -220,7 +220,7 @@ def find_retargeted_step_element(
         return find_single_element_by_selector(page, selector, part) if selector else None
     except UnusableSelector:
         return None
-    except BudgetSpent:
+    except BudgetExceeded:
         if part.left >= 0:
             raise
         return None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from recorder.memory.steps.action_tokens import CONTROL_ROLES, normal_name
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import DomDocument, DomElement, find_dom_element_role, read_dom_element_text
 from recorder.replays.replay_results import Suggestion
@@ -82,7 +82,7 @@ def resolve_target(
         whole: budget of the replay.
 
     Raises:
-        BudgetSpent: if the budget of the whole replay ends.
+        BudgetExceeded: if the budget of the whole replay ends.
     """
     votes = _collect_votes(document, target, whole)
     ranked = sorted(votes.values(), key=lambda vote: -vote.weight)
@@ -153,7 +153,7 @@ def _collect_votes(
             element = find_single_element_by_selector(document, selector, budget)
         except UnusableSelector:
             continue
-        except BudgetSpent:
+        except BudgetExceeded:
             if budget.left >= 0:
                 raise  # that of the whole replay
             break
@@ -274,6 +274,6 @@ def _find_cheapest_selector(document: DomDocument, element: DomElement) -> str:
         try:
             if find_single_element_by_selector(document, selector, Budget(RESOLVE_VISITS)) is element:
                 return selector
-        except (UnusableSelector, BudgetSpent):
+        except (UnusableSelector, BudgetExceeded):
             continue
     return selectors[-1]

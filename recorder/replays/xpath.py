@@ -43,7 +43,7 @@ def find_by_xpath(document: DomDocument, expression: str, *, budget: Budget) -> 
 
     Raises:
         UnusableSelector: if the expression is malformed or of a part of XPath that is not read.
-        BudgetSpent: if the budget ends before.
+        BudgetExceeded: if the budget ends before.
     """
     matches: list[DomElement] | None = None
     for step in _parse_xpath(expression):

@@ -37,7 +37,7 @@ FAILED = "The digest pool has failed; the log holds the error."
 
 
 class DigestScheduler:
-    """Assigns items to workers, workspace by workspace; all but `add` and `stop` runs in one thread."""
+    """Assignment of items to workers by workspace; all methods but `add` and `stop` run in one thread."""
 
     def __init__(self, setup: DigestSetupMessage, processes: int) -> None:
         self._setup = setup

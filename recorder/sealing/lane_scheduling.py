@@ -46,7 +46,7 @@ class LaneWork:
 
 
 class LaneScheduler:
-    """Takes lanes, keeps their leases, and releases them.
+    """Scheduler of one run's lanes: it takes them, renews their leases, and releases them.
 
     Attributes:
         current: the lane that the run works on now.

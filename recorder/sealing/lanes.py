@@ -246,7 +246,7 @@ def _choose_free_lanes(
     below = [(lane, since) for lane, since in free if holders[lane.tenant.workspace_id] < most]
     if not below and len({lane.tenant.workspace_id for lane, _ in free}) == 1:
         # No other workspace waits: this one may have more runs, but one stays free for others. A batch of
-        # large pictures takes many seconds, which a session that stops meanwhile would wait.
+        # large pictures takes many seconds, which a session that stops in that time would wait.
         below = [item for item in free if holders[item[0].tenant.workspace_id] < max(1, runs - 1)]
     return below
 

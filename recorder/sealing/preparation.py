@@ -31,7 +31,7 @@ _MAX_PAUSED, _MAX_PAUSED_LARGE = 32, 4
 
 
 class BatchPreparation:
-    """Writes the files of one batch; call `advance` until it returns True.
+    """Writer of the files of one batch; call `advance` until it returns True.
 
     Attributes:
         files: the files to commit, by kind; complete once `advance` returned True.

@@ -70,7 +70,7 @@ class SealedBatch:
 
 
 class Sealer:
-    """Seals batch after batch, lane after lane; one per run."""
+    """Sealing of one run, batch after batch, lane after lane."""
 
     def __init__(
         self,

@@ -237,7 +237,7 @@ def _delete_dead_file(store: pa_fs.FileSystem, path: str) -> None:
 def _has_data_file_session_rows(
     store: pa_fs.FileSystem, path: str, session_ids: Collection[str]
 ) -> bool | None:
-    """Return whether a file holds rows of sessions; None for a file without an end."""
+    """Return whether a file holds rows of sessions; None for a truncated file, which has no footer."""
     try:
         with store.open_input_file(path) as source:
             column = pq.ParquetFile(source).read(columns=["session_id"])["session_id"]

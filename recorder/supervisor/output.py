@@ -13,7 +13,7 @@ import httpx
 from rich.console import Console
 
 from recorder.access.dagster_login import LoginLinks
-from recorder.plurals import format_seconds
+from recorder.number_formats import format_seconds
 from recorder.settings import Settings
 from recorder.shell_commands import make_shell_command, shorten_path
 from recorder.supervisor.liveness import Clock, shared_probe_client

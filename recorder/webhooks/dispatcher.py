@@ -56,7 +56,7 @@ _EVENTS_OF_WORKSPACE = (
 
 
 class OutboxDispatcher:
-    """Makes pending attempts of waiting events; each worker has one, and several share the outbox.
+    """Dispatcher that creates attempts for waiting events; each worker has one, and several share the outbox.
 
     Workspaces take turns by the attempts that their events make. A webhook with as many pending attempts as
     it may have gets no event until some of them end; the events that it does not get are counted.

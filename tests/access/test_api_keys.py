@@ -5,7 +5,8 @@ from datetime import timedelta
 import pytest
 
 from recorder import clock
-from recorder.access.keys import authenticate_key, create_key, create_workspace, is_well_formed_key
+from recorder.access.keys import authenticate_key, create_key, is_well_formed_key
+from recorder.access.workspaces import create_workspace
 from recorder.errors import InvalidApiKey
 from recorder.ids import new_id
 from recorder.storage.database import Database

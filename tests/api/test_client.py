@@ -1,7 +1,6 @@
 """The client against the real service. Spec §4.1, contract §2–§3."""
 
 import io
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from types import MappingProxyType
 
@@ -9,23 +8,12 @@ import pytest
 from PIL import Image
 
 from recorder.client import ApiError, CapturedFrame, Client, SessionRecorder
-from tests.support.http_service import RunningService, running_service
+from tests.support.client_fixtures import client, service
+from tests.support.http_service import RunningService
+
+__all__ = ["client", "service"]
 
 ADA = {"id": "ada", "kind": "human"}
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """One service for the tests of this module."""
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: RunningService) -> Iterator[Client]:
-    """A client with the first key."""
-    with Client(service.url, service.key) as connected:
-        yield connected
 
 
 def picture(shade: int = 0) -> bytes:

@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from recorder.importers.trace_recordings import import_xes_log, parse_outcome_ru
 from recorder.interchange.event_logs import UnreadableLog
 from recorder.interchange.session_traces import NothingToExport, write_session_traces
 from recorder.interchange.xes_reader import read_xes_traces
+from tests.support.client_fixtures import client, service
 from tests.support.event_logs import (
     CLAIMS,
     REAL,
@@ -28,19 +28,7 @@ from tests.support.event_logs import (
 )
 from tests.support.http_service import RunningService, running_service
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """One service for the tests of this module."""
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: RunningService) -> Iterator[Client]:
-    """A client with the first key."""
-    with Client(service.url, service.key) as connected:
-        yield connected
+__all__ = ["client", "service"]
 
 
 def brought_in(service: RunningService, path: Path, workflow: str, **options: object) -> None:

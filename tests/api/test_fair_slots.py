@@ -17,7 +17,7 @@ from api.fair_slots import FairSlots
 from recorder.access import quota
 from recorder.datasets.formats import CARD
 from recorder.exports.destinations.base import PinnedFile
-from recorder.exports.requests import queue
+from recorder.exports.requests import export_operations
 from recorder.exports.results import diff, hosted_files
 from recorder.models.export import ExportRow
 from recorder.recording.frames import CheckedUpload
@@ -204,7 +204,7 @@ def test_slow_probes_of_one_workspace_leave_slots_to_another(
     service: Service, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = service.make_caller()
-    began, go_on, probe = threading.Semaphore(0), threading.Event(), queue.probe_draft_destination
+    began, go_on, probe = threading.Semaphore(0), threading.Event(), export_operations.probe_draft_destination
 
     def hold(draft: Any, settings: Any) -> None:
         if draft.workspace_id == caller.key.workspace_id:
@@ -212,7 +212,7 @@ def test_slow_probes_of_one_workspace_leave_slots_to_another(
             assert go_on.wait(30)
         probe(draft, settings)
 
-    monkeypatch.setattr(queue, "probe_draft_destination", hold)
+    monkeypatch.setattr(export_operations, "probe_draft_destination", hold)
     for each in (caller, other):
         each.make_session(workflow="checkout")
     body = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}

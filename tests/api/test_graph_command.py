@@ -12,8 +12,8 @@ from recorder.cli import main
 from recorder.cli.graphs import _FORMATS
 from recorder.memory.views.formats import FORMATS
 from tests.support.factories import Caller
+from tests.support.http_graph_sessions import sealed_walks, stopped_walk
 from tests.support.http_service import serving
-from tests.support.http_walks import sealed_walks, stopped_walk
 from tests.support.sealing import seal_all
 
 

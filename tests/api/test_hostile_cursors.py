@@ -9,7 +9,7 @@ import pytest
 from recorder.exports.runner.run import run_export
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.hostile_cases import CANARY, Refused, case, judge
-from tests.support.http_walks import sealed_walks
+from tests.support.http_graph_sessions import sealed_walks
 from tests.support.route_addresses import make_webhook, other, with_parameter
 from tests.support.two_click_sessions import replay_all, sealed_run
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.factories import Caller, event, frame
 from tests.support.hostile_cases import BODY_ROUTES, Refused, case, judge, nothing_stored
-from tests.support.http_walks import sealed_walks
+from tests.support.http_graph_sessions import sealed_walks
 from tests.support.route_addresses import fill, make_webhook, other, required
 
 MISSING = "ses_01k00000000000000000000000"

@@ -26,6 +26,7 @@ from recorder.importers.miniwob.demonstration import (
     import_demonstration_folder,
 )
 from recorder.importers.upload import ImportedRecording, RecordingSource, Upload, upload_recordings
+from tests.support.client_fixtures import client, service
 from tests.support.demonstrations import (
     REAL,
     click_states,
@@ -35,24 +36,12 @@ from tests.support.demonstrations import (
     state,
     write_demonstration,
 )
-from tests.support.http_service import RunningService, running_service
+from tests.support.http_service import RunningService
 from tests.support.ports import find_free_port
-from tests.support.unreliable_lines import switched_line
+from tests.support.unreliable_connections import switched_line
 from tests.support.waiting import wait_for
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """One service for the tests of this module."""
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: RunningService) -> Iterator[Client]:
-    """A client with the first key."""
-    with Client(service.url, service.key) as connected:
-        yield connected
+__all__ = ["client", "service"]
 
 
 def sessions_of(client: Client, workflow: str) -> list[dict[str, Any]]:

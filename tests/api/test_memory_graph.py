@@ -1,7 +1,7 @@
 """`GET /v1/memory/graph` and `/diff`: the graph in its formats, and two selections compared. Spec §4.2."""
 
 from tests.support.factories import Caller, assert_problem
-from tests.support.http_walks import ask, sealed_walks
+from tests.support.http_graph_sessions import ask, sealed_walks
 
 
 def test_two_periods_are_compared(caller: Caller) -> None:

@@ -3,7 +3,7 @@
 from recorder.memory.storage.versions import add_graph_version, read_newest_version
 from recorder.tenant import GraphScope, Tenant
 from tests.support.factories import Caller, assert_problem
-from tests.support.http_walks import SESSION_MEMBERS, ask, sealed_walks
+from tests.support.http_graph_sessions import SESSION_MEMBERS, ask, sealed_walks
 
 
 def test_outliers_are_sessions_with_figures_the_least_typical_first(caller: Caller) -> None:

@@ -1,7 +1,7 @@
 """`GET /v1/sessions?path=` and `subpath=`: the sessions of a path. Spec §4.2; contract §2."""
 
 from tests.support.factories import Caller, assert_problem
-from tests.support.http_walks import add_tag, ask, sealed_walks, stopped_walk
+from tests.support.http_graph_sessions import add_tag, ask, sealed_walks, stopped_walk
 from tests.support.sealing import seal_all
 
 

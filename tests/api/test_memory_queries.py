@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.factories import Caller, assert_problem
-from tests.support.http_walks import ask
+from tests.support.http_graph_sessions import ask
 
 QUERIES = ("paths", "outliers", "recovery_points", "graph", "diff")
 

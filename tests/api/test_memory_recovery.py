@@ -2,7 +2,7 @@
 
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
-from tests.support.http_walks import add_tag, ask, sealed_walks, stopped_walk
+from tests.support.http_graph_sessions import add_tag, ask, sealed_walks, stopped_walk
 from tests.support.sealing import seal_all
 
 

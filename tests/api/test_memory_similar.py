@@ -10,7 +10,7 @@ from recorder.models.operations import IdempotencyRow
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.hostile_cases import nothing_stored
-from tests.support.http_walks import SESSION_MEMBERS, sealed_walks, stopped_walk
+from tests.support.http_graph_sessions import SESSION_MEMBERS, sealed_walks, stopped_walk
 from tests.support.repeated_requests import REPLAYED, assert_replayed
 
 

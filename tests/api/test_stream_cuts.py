@@ -9,7 +9,7 @@ from recorder.client import ApiError, Client, Unreachable
 from tests.support.factories import event
 from tests.support.sealing import seal_all
 from tests.support.stream_clients import Streamer, StreamService, stop
-from tests.support.unreliable_lines import cutting
+from tests.support.unreliable_connections import cutting
 from tests.support.waiting import wait_for
 
 

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from recorder import clock
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.cli import app as command_line
 from recorder.cli.backups import _describe_restored_changes
 from recorder.doctor.machine import check_backups

@@ -14,7 +14,7 @@ from sqlalchemy import create_engine, text
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from recorder.access.keys import WorkspaceExists
+from recorder.access.workspaces import WorkspaceExists
 from recorder.cli import app as command_line
 from recorder.data_folder import DataFolderUnusable, NoDeployment
 from recorder.errors import RecorderError

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from tests.support.sealed_sessions import make_runtime
 
 _SLOW = {"alembic", "deltalake", "fsspec", "numpy", "polars", "pyarrow", "rich", "structlog"}

@@ -9,7 +9,8 @@ import pytest
 from sqlmodel import select
 from typer.testing import CliRunner
 
-from recorder.access.keys import authenticate_key, create_workspace
+from recorder.access.keys import authenticate_key
+from recorder.access.workspaces import create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import InvalidApiKey, InvalidTime, NotFound
 from recorder.models.operations import AuditRow

@@ -12,7 +12,7 @@ from sqlmodel import col, select
 from typer.testing import CliRunner
 
 from recorder import clock
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.cli import app as command_line
 from recorder.governance import retention, table_rewrites
 from recorder.ids import first_id_at

@@ -10,6 +10,7 @@ import pytest
 
 from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
 from recorder.client.transport import Transport, TransportCall
+from recorder.errors.access import TooManyStreams
 from tests.support.ports import find_free_port
 from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, Received, running_receiver
@@ -185,6 +186,14 @@ def test_an_error_says_each_sentence_once() -> None:
     assert str(error) == f"422 destination_not_allowed: {sentence}"
     detail = "No such workflow in this workspace; check its id, and the mode of the key."
     assert str(ApiError(404, "not_found", detail)) == f"404 not_found: {detail}"
+
+
+def test_a_spent_quota_and_full_streams_have_a_next_step_of_their_own() -> None:
+    quota = str(ApiError(429, "quota_exceeded", "The period's captured_minutes are used up."))
+    assert quota.endswith("used up. Wait for the next month, or ask the operator for another tier.")
+    detail = str(TooManyStreams("in this workspace", 10))
+    assert detail.endswith("close a stream first.")
+    assert str(ApiError(429, "too_many_streams", detail)) == f"429 too_many_streams: {detail}"
 
 
 def test_an_error_lists_the_wrong_places_once_and_counts_the_rest() -> None:

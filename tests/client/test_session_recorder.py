@@ -11,22 +11,11 @@ import pytest
 from PIL import Image
 
 from recorder.client import ApiError, BufferFull, Client, SessionRecorder, Unreachable
-from tests.support.http_service import RunningService, running_service
-from tests.support.unreliable_lines import SwitchedLine, switched_line
+from tests.support.client_fixtures import client, service
+from tests.support.http_service import RunningService
+from tests.support.unreliable_connections import SwitchedLine, switched_line
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """One service for the tests of this module."""
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: RunningService) -> Iterator[Client]:
-    """A client with the first key."""
-    with Client(service.url, service.key) as connected:
-        yield connected
+__all__ = ["client", "service"]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from benchmarks.compare import compare_runs
 from benchmarks.drift_plants import How, Kind, plant_change
 from benchmarks.drift_streams import plant_sessions
 from benchmarks.events import event_bodies, event_items
-from benchmarks.figures import Figure, Skipped, at_least, at_most
+from benchmarks.figure_reports import Figure, Skipped, at_least, at_most
 from benchmarks.fsync import build_slow_fsync
 from benchmarks.ingest import nothing_is_lost
 from benchmarks.otlp import TraceRequests, encode_spans, trace_id

@@ -18,7 +18,7 @@ from dagster._core.definitions.run_request import InstigatorType
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from recorder.access.dagster_login import log_in_to_dagster
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor.child_commands import choose_child_port

@@ -12,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service

@@ -12,7 +12,7 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.exports.runner.export_lease import claim_export, list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest

@@ -11,7 +11,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 
 from benchmarks.servers import serving
-from recorder.access.keys import NewKey, create_workspace
+from recorder.access.keys import NewKey
+from recorder.access.workspaces import create_workspace
 from recorder.recording.streams import StreamTimes
 from recorder.runtime import Runtime
 from recorder.supervisor.child_commands import choose_child_port

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.client import Client
 from recorder.runtime import Runtime
 from recorder.settings import Settings

@@ -10,7 +10,7 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import clock, limits
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import DestinationNotAllowed, InvalidRange, NotFound, RecorderError
 from recorder.exports.requests.cron import InvalidCron, parse_cron

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.cli import app as command_line
 from recorder.cli.options import make_export_members
 from recorder.errors import RecorderError

@@ -19,8 +19,8 @@ from recorder.errors import (
     TooManyIds,
     ValidationFailed,
 )
+from recorder.exports.requests.export_operations import create_export, find_export, list_exports
 from recorder.exports.requests.export_wire_objects import export_to_wire
-from recorder.exports.requests.queue import create_export, find_export, list_exports
 from recorder.exports.requests.validation import make_dataset_name
 from recorder.ids import new_id
 from recorder.models.export import ExportRow

@@ -16,7 +16,11 @@ from recorder.exports.planning.selection import (
     plan_selected_sessions,
 )
 from recorder.exports.planning.sharding import plan_shards
-from recorder.exports.requests.queue import create_export, prepare_export_draft, queue_draft_export
+from recorder.exports.requests.export_operations import (
+    create_export,
+    prepare_export_draft,
+    queue_draft_export,
+)
 from recorder.exports.requests.validation import validate_export_request
 from recorder.exports.runner.export_lease import claim_export, list_due_exports, read_export_states
 from recorder.exports.runner.finalize import cancel_tenant_export

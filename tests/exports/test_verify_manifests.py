@@ -37,7 +37,7 @@ def test_a_manifest_that_leads_elsewhere_is_not_followed(copy: Callable[[str], P
     manifest = manifest_of(folder)
     manifest["shards"][0]["path"] = path
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(ManifestUnreadable, match="none of ours"):
+    with pytest.raises(ManifestUnreadable, match="not written by this service"):
         verify_manifest(folder)
 
 

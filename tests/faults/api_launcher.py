@@ -11,7 +11,7 @@ import uvicorn.main
 
 import api.app  # what takes the time
 import api.gate.slow_clients  # noqa: F401
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 
 if __name__ == "__main__":
     live_in_turns(lambda _: uvicorn.main.main(sys.argv[1:], standalone_mode=False))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 
-from tests.faults.lives import Lives
+from tests.faults.api_restarts import Lives
 
 _PAUSE_S = 0.03
 #: Still running, too many at once, or away: the same request may be sent again.

@@ -12,7 +12,7 @@ import sys
 from recorder.storage.database import Database
 from recorder.webhooks.delivery_loop import DeliveryLoop
 from tests.support.delivery_loop import AT_ONCE, BOX, local_client
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 
 LEASE_MS = 1_000
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from recorder.exports.planning import plan
 from recorder.exports.runner.export_lease import ExportBusy
 from recorder.exports.runner.run import run_export
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 from tests.support.sealed_sessions import make_runtime
 
 #: So small that some sessions make many shards.

@@ -21,7 +21,7 @@ from recorder.storage.lake import Lake
 from recorder.storage.lake_maintenance import LakeTimes
 from tests.storage.test_lake import PLACE, append
 from tests.storage.test_lake_durability import PARTITIONS
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 
 _Result = TypeVar("_Result")
 

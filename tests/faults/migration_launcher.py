@@ -11,7 +11,7 @@ import os
 import recorder.models.tables
 import recorder.storage.schema  # noqa: F401
 from recorder.storage.database import Database
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 
 
 def live(url: str) -> None:

@@ -23,7 +23,7 @@ from recorder.models.governance import ErasureRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 from tests.faults.export_launcher import SHARD_BYTES
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 from tests.support.purges import make_due, open_purges
 from tests.support.recorded_sessions import let_lease_run_out
 from tests.support.sealed_sessions import make_runtime

@@ -13,7 +13,7 @@ import dagster as dg
 from pipelines.dagster_record_removal import remove_records
 from pipelines.dagster_table_rewrites import rewrite_dagster_databases
 from recorder import clock
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 
 
 def live(home: str) -> None:

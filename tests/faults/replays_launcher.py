@@ -14,7 +14,7 @@ import dagster as dg
 from pipelines.replays import replays, request_replay_drain_run
 from pipelines.resources import RecorderResource
 from recorder.replay_service import replay_drain_run
-from tests.support.forked_lives import live_in_turns
+from tests.support.forked_restarts import live_in_turns
 
 
 def live() -> None:

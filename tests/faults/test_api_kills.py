@@ -15,7 +15,7 @@ from sqlalchemy import text
 from benchmarks.seeds import recording_sessions
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from tests.faults.lives import Lives, api_lives
+from tests.faults.api_restarts import Lives, api_lives
 from tests.faults.recorders import BATCH, Recorder
 from tests.faults.results import add_result, count_done
 from tests.support.sealed_sessions import make_settings

@@ -16,8 +16,8 @@ from recorder.models.operations import IdempotencyRow, OutboxRow
 from recorder.models.session import SessionMetadataRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from tests.faults.api_restarts import Lives, api_lives
 from tests.faults.creators import Creator
-from tests.faults.lives import Lives, api_lives
 from tests.support.sealed_sessions import make_settings
 
 KILLS = int(os.environ.get("RECORDER_FAULT_KILLS", "3"))  # noqa: TID251

@@ -20,7 +20,7 @@ import pytest
 from examples.webapp.server import PASSWORD, WebApp, run_webapp
 from recorder.live import proxy as proxies
 from recorder.live.claimed_replay import LEASE_MS
-from tests.faults.lives import Lives, api_lives
+from tests.faults.api_restarts import Lives, api_lives
 from tests.faults.replay_losses import (
     AFTER_LEASE_S,
     assert_no_inputs,

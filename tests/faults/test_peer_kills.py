@@ -16,7 +16,7 @@ import httpx
 
 from benchmarks.seeds import Target, recording_sessions
 from recorder.access.keys import NewKey
-from tests.faults.lives import Lives, api_lives
+from tests.faults.api_restarts import Lives, api_lives
 from tests.faults.recorders import BATCH, Recorder
 from tests.faults.results import add_result, count_done
 from tests.faults.test_api_kills import SEED, count_events, sum_event_counts

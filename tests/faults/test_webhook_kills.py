@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from sqlmodel import col, func, select
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow
 from recorder.storage.database import Database

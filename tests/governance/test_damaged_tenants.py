@@ -16,8 +16,8 @@ from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from tests.support.completed_work import patch
+from tests.support.delayed_lake import DelayedLake
 from tests.support.factories import Caller, stored_rows
-from tests.support.late_lake import LateLake
 from tests.support.purges import (
     Canary,
     count_hits,
@@ -137,7 +137,7 @@ def test_a_purge_that_comes_later_finds_the_rows_of_its_batch(caller: Caller) ->
         for canary in (first, second):
             hard_delete(caller, canary)
 
-    sealer = Sealer(replace(runtime, lake=LateLake(runtime.lake.url, delete_both)), owner="late")
+    sealer = Sealer(replace(runtime, lake=DelayedLake(runtime.lake.url, delete_both)), owner="late")
     assert sealer.take()
     sealer.seal_batch()
     sealer.release()

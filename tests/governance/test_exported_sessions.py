@@ -1,9 +1,6 @@
 """Purges of exported sessions: datasets are rewritten, other files stay. Spec §4.5; contract §7."""
 
 import base64
-import gzip
-import io
-import tarfile
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,10 +8,7 @@ from typing import Any
 
 import orjson
 import polars as pl
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from recorder import clock
 from recorder.errors import RecorderError, Unavailable
@@ -37,6 +31,7 @@ from tests.support.purges import (
     open_purges,
     recorded_canary,
 )
+from tests.support.stored_content import texts_of_file
 
 FORMATS = ("parquet", "arrow", "jsonl", "webdataset")
 
@@ -59,25 +54,7 @@ def export(caller: Caller, format: str, **body: Any) -> ExportRow:
 def texts_of(folder: Path) -> Iterator[str]:
     """The texts of a dataset's files: raw, unpacked, and decoded."""
     for path in (path for path in folder.rglob("*") if path.is_file()):
-        data = path.read_bytes()
-        yield data.decode("utf-8", "replace")
-        if data.startswith(b"\x28\xb5\x2f\xfd"):
-            yield (
-                zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data)).read().decode("utf-8", "replace")
-            )
-        if data.startswith(b"\x1f\x8b"):
-            yield gzip.decompress(data).decode("utf-8", "replace")
-        match path.suffix:
-            case ".parquet":
-                yield repr(pq.ParquetFile(path).read().to_pylist())
-            case ".arrow":
-                with pa.memory_map(str(path)) as file:
-                    yield repr(pa.ipc.open_file(file).read_all().to_pylist())
-            case ".tar":
-                with tarfile.open(path) as archive:
-                    for member in archive:
-                        content = archive.extractfile(member)
-                        yield member.name + (content.read().decode("utf-8", "replace") if content else "")
+        yield from texts_of_file(path)
 
 
 def hits(folder: Path, word: str) -> int:

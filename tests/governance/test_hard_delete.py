@@ -26,8 +26,8 @@ from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.lake_tables import LakeAhead
 from recorder.tenant import Tenant
 from tests.support.completed_work import delivering, make_webhook
+from tests.support.delayed_lake import DelayedLake
 from tests.support.factories import Caller, assert_problem, stored_rows
-from tests.support.late_lake import LateLake
 from tests.support.purges import (
     count_hits,
     finish_purges,
@@ -242,7 +242,7 @@ def test_rows_of_a_batch_that_lands_after_the_delete_are_deleted_too(caller: Cal
         run_purges(runtime, "tests")
         landed.extend(step for owner, step in open_purges(runtime) if owner == canary.session_id)
 
-    sealer = Sealer(replace(runtime, lake=LateLake(runtime.lake.url, delete)), owner="late")
+    sealer = Sealer(replace(runtime, lake=DelayedLake(runtime.lake.url, delete)), owner="late")
     assert sealer.take()
     sealer.seal_batch()
     sealer.release()

@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.access.keys import Caller as AccessCaller
 from recorder.live import worker as worker_module
-from recorder.live.browser import Browser, NoBrowser, PageStuck, find_chromium
+from recorder.live.browser import Browser, NoBrowser, PageUnresponsive, find_chromium
 from recorder.live.claimed_replay import (
     LEASE_PREFIX,
     claim_live_replay,
@@ -446,7 +446,7 @@ def test_a_browser_that_does_not_answer_in_time_is_ended(caller: Caller) -> None
     browser = Browser(caller.service.runtime.settings, proxy, grace_s=0.1)
     silent = subprocess.Popen(["sleep", "300"], stdin=-1, stdout=-1, start_new_session=True)
     browser.process = silent
-    with pytest.raises(PageStuck):
+    with pytest.raises(PageUnresponsive):
         browser.call("click", timeout_ms=500)
     assert (browser.process, silent.poll()) == (None, -signal.SIGKILL)
 

@@ -59,8 +59,9 @@ def cut_off(version: Path, folder: Path, tmp_path: Path) -> None:
     """Download a version whose last file is gone."""
     broken = Path(shutil.copytree(version, tmp_path / "broken", dirs_exist_ok=True))
     (broken / [*hashes_of(broken)][-1]).unlink()
-    with pytest.raises(FileGone):
+    with pytest.raises(FileGone, match="does not exist in the dataset's folder") as raised:
         recorder.open_export(broken).download(folder)
+    assert "30 days" not in str(raised.value)
     shutil.rmtree(broken)
 
 

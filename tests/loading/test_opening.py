@@ -73,7 +73,7 @@ def test_a_signed_address_opens_without_a_key_and_is_read_once(host: Host, tmp_p
     for file in host.folder(export).rglob("*.parquet"):
         file.unlink()
     assert recorder.open_export(export["manifest_url"], cache=tmp_path).polars().collect().equals(events)
-    with pytest.raises(FileGone, match="Export again"):
+    with pytest.raises(FileGone, match="keeps hosted files for 30 days"):
         dataset.polars("frames")
 
 
@@ -187,7 +187,7 @@ def hostile(exports: dict[str, Path], folder: Path, **changes: Any) -> Path:
     ],
 )
 def test_a_path_that_leads_elsewhere_is_refused(exports: dict[str, Path], tmp_path: Path, path: str) -> None:
-    with pytest.raises(RecorderError, match="none of ours") as refused:
+    with pytest.raises(RecorderError, match="not written by this service") as refused:
         recorder.open_export(hostile(exports, tmp_path, shard={"path": path}))
     assert path not in str(refused.value)
 
@@ -197,10 +197,10 @@ def test_a_path_that_leads_elsewhere_is_refused(exports: dict[str, Path], tmp_pa
     [
         ({"manifest_version": 2}, "version 2, this release reads 1. Upgrade"),
         ({"manifest_version": "1"}, "no number"),
-        ({"format": "lance"}, "none of ours"),
+        ({"format": "lance"}, "not written by this service"),
         ({"shards": []}, "does not list as many files"),
         ({"shard": {"url": "file:///etc/passwd"}}, "not HTTP"),
-        ({"shard": {"rows": -1}}, "none of ours"),
+        ({"shard": {"rows": -1}}, "not written by this service"),
         ({"schema": {}}, "No manifest can be read"),
     ],
 )

@@ -20,7 +20,7 @@ from recorder.errors import Unavailable, ValidationFailed
 from recorder.hashing import canonical_json
 from recorder.masking import scan_pool
 from recorder.masking.policies import MaskingPolicy
-from recorder.masking.scan_pool import FairQueue, MaskingBusy, OutOfTime, ScanPool
+from recorder.masking.scan_pool import FairQueue, MaskingBusy, ScanPool, ScanTimeout
 from recorder.masking.scan_process import ScanJob, ScanReport
 from recorder.masking.scanner import MaskingLimitReached, MaskingTookTooLong, Scanner, SlowBodies, SlowBody
 from tests.support.masking import KEY, pattern
@@ -218,7 +218,7 @@ def test_a_workspace_whose_scan_never_ends_keeps_no_other_waiting() -> None:
         assert not any(future.done() for future in ours)
     finally:
         pool.close()
-    assert all(isinstance(future.exception(10), Unavailable | OutOfTime) for future in ours)
+    assert all(isinstance(future.exception(10), Unavailable | ScanTimeout) for future in ours)
 
 
 def test_a_workspace_has_a_bounded_number_of_jobs_that_wait() -> None:
@@ -267,7 +267,7 @@ def test_a_process_that_is_killed_is_replaced_and_its_body_not_taken_for_clean()
         while _cpu_ticks(process.pid) < used + 5:  # until it is at work
             time.sleep(0.01)
         os.kill(process.pid, signal.SIGKILL)
-        with pytest.raises(OutOfTime):
+        with pytest.raises(ScanTimeout):
             killed.result(60)
         assert pool.submit("wsp_a", job).result(60).changes
     finally:
@@ -279,7 +279,7 @@ def test_the_budget_is_cpu_time_and_ends_a_scan_in_the_middle() -> None:
     try:
         policy = make_policy(pattern("quick", QUICK), pattern("crawl", SLOW))
         job = ScanJob(0.1, "mask_by_rule", policy.described, KEY, [slow_document()])
-        with pytest.raises(OutOfTime) as error:
+        with pytest.raises(ScanTimeout) as error:
             pool.submit("wsp_a", job).result(120)
         assert error.value.slowest == "crawl"
     finally:

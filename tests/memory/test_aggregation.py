@@ -10,8 +10,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recorder.memory.graph.counted_outcomes import OUTCOMES
-from recorder.memory.graph.directly_follows import LogAggregate, aggregate_log
+from recorder.memory.graph.directly_follows import OUTCOMES, LogAggregate, aggregate_log
 
 START = datetime(2026, 3, 2, tzinfo=UTC)
 

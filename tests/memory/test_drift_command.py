@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.cli import app as command_line
 from recorder.errors import NotFound
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED

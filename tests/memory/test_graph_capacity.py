@@ -1,7 +1,6 @@
 """Graphs without room: what unseen states and ways count as, in the graph, in SQL and in every answer."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 
 import orjson
@@ -10,8 +9,6 @@ import pytest
 from recorder.memory.graph.capacity import UNKEPT_TRACE, GraphCapacity
 from recorder.memory.graph.graph import Graph
 from recorder.memory.graph.rebuild import RebuildKind
-from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.queries.outliers import find_outliers
 from recorder.memory.queries.similarity import index_similarity
@@ -25,10 +22,10 @@ from recorder.memory.storage.sizes import read_graph_sizes
 from recorder.memory.views.formats import FORMATS, format_graph_as_json, format_graph_view
 from recorder.memory.views.graph_view import graph_view_of
 from recorder.models.memory import GraphMicroStateRow, GraphNodeRow, GraphTraceRow, SessionPathRow
-from recorder.models.session import SessionRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
 from tests.support.graph_sessions import add_workflow, make_row, make_scope, make_step, make_steps
+from tests.support.indexed_graphs import index_sessions, read_indexed_graph
 
 SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
@@ -150,7 +147,7 @@ def test_memory_is_estimated_alike_when_a_graph_grows_and_when_it_is_loaded(data
     scope = create_scope(database)
     indexer = GraphIndexer(ROOMY)
     for flood in make_flood(4, 30):
-        index(database, indexer, scope, [flood, make_steps("1a 2b 3c")])
+        index_sessions(database, indexer, scope, [flood, make_steps("1a 2b 3c")])
     with database.transaction(write=False) as db:
         loaded = load_graph(db, scope)
     grown = Graph(scope)
@@ -169,27 +166,6 @@ def create_scope(database: Database) -> GraphScope:
         return make_scope(db)
 
 
-def index(
-    database: Database, indexer: GraphIndexer, scope: GraphScope, sessions: Sequence[list[Step]]
-) -> list[SessionRow]:
-    """Take sessions into a graph, as sealing does."""
-    rows = [
-        make_row(scope, duration_ms=5_000, outcome=("success", "error")[n % 2]) for n in range(len(sessions))
-    ]
-    steps = {row.id: session for row, session in zip(rows, sessions, strict=True)}
-    with database.transaction(write=False) as db:
-        prepared = indexer.prepare(db, rows, steps)
-    with database.transaction(write=True) as db:
-        indexer.commit(db, prepared, rows)
-    return rows
-
-
-def read(database: Database, scope: GraphScope) -> GraphColumns:
-    """The graph as a query sees it."""
-    with database.transaction(write=False) as db:
-        return read_newest_columns(db, scope)
-
-
 def count_rows(database: Database, scope: GraphScope) -> tuple[int, int, int]:
     """Nodes, micro-states and traces that are stored."""
     with database.transaction(write=False) as db:
@@ -206,7 +182,7 @@ def assert_sound(database: Database, scope: GraphScope) -> None:
         check = check_graph_consistency(db, scope)
         assert (check.off_path, check.miscounted, check.unequal) == ([], [], [])
         assert read_graph_sizes(db, scope.tenant, [scope.workflow])[scope.workflow].nodes > 0
-    columns = read(database, scope)
+    columns = read_indexed_graph(database, scope)
     chosen = columns.current()
     view = graph_view_of(columns, chosen, workflow=scope.workflow)
     assert view.sessions == chosen.sum() == check.sessions
@@ -218,17 +194,17 @@ def assert_sound(database: Database, scope: GraphScope) -> None:
 
 def test_a_flood_is_bounded_and_every_query_answers(database: Database) -> None:
     scope, indexer = create_scope(database), GraphIndexer(SMALL)
-    usual = index(database, indexer, scope, [make_steps("1a 2b 3c")] * 3)
+    usual = index_sessions(database, indexer, scope, [make_steps("1a 2b 3c")] * 3)
     before = None
     for flood in make_flood(30, 20):
-        index(database, indexer, scope, [flood, make_steps("1a 2b 3c")])
+        index_sessions(database, indexer, scope, [flood, make_steps("1a 2b 3c")])
         if not load(database, scope).has_room_for_ways():
             before = before or count_rows(database, scope)
     # Nothing but the row of each session is added once there is no room, and one trace without steps.
     assert before is not None
     assert count_rows(database, scope) == (before[0], before[1], before[2] + 1)
     assert_sound(database, scope)
-    columns = read(database, scope)
+    columns = read_indexed_graph(database, scope)
     body = orjson.loads(format_graph_as_json(graph_view_of(columns, columns.current(), workflow="checkout")))
     assert body["limited"] and 0 < body["sessions_beyond_limit"] < 30
     assert (body["sessions"], body["sessions_without_steps"]) == (63, 0)
@@ -251,8 +227,8 @@ def load(database: Database, scope: GraphScope) -> Graph:
 
 def test_a_graph_with_room_says_so(database: Database) -> None:
     scope = create_scope(database)
-    index(database, GraphIndexer(), scope, [make_steps("1a 2b"), []])
-    columns = read(database, scope)
+    index_sessions(database, GraphIndexer(), scope, [make_steps("1a 2b"), []])
+    columns = read_indexed_graph(database, scope)
     body = orjson.loads(format_graph_as_json(graph_view_of(columns, columns.current(), workflow="checkout")))
     assert (body["limited"], body["sessions_beyond_limit"], body["sessions_without_steps"]) == (False, 0, 1)
 
@@ -261,18 +237,18 @@ def test_a_graph_with_room_says_so(database: Database) -> None:
 def test_a_full_graph_is_rebuilt_and_goes_on(database: Database, kind: RebuildKind) -> None:
     scope, indexer = create_scope(database), GraphIndexer(SMALL)
     for flood in make_flood(20, 12):
-        index(database, indexer, scope, [flood, make_steps("1a 2b 3c")])
-    before = read(database, scope)
+        index_sessions(database, indexer, scope, [flood, make_steps("1a 2b 3c")])
+    before = read_indexed_graph(database, scope)
     ids = {node.node_id for node in before.nodes}
     report = rebuild_graph(database, scope, kind)
     assert report is not None and report.sessions == 40
     again = rebuild_graph(database, scope, kind)
     assert again is not None and again.changed == 0
-    after = read(database, scope)
+    after = read_indexed_graph(database, scope)
     assert ids <= {node.node_id for node in after.nodes}
     assert after.is_unkept.sum() == before.is_unkept.sum() > 0
     assert after.step_ms.tolist() == before.step_ms.tolist()
-    index(database, indexer, scope, [*make_flood(5, 12, seed=9), make_steps("1a 2b 3c")])
+    index_sessions(database, indexer, scope, [*make_flood(5, 12, seed=9), make_steps("1a 2b 3c")])
     assert_sound(database, scope)
     # Stand-ins are exemplars, which a rebuild keeps at their nodes.
     graph = load(database, scope)
@@ -282,8 +258,8 @@ def test_a_full_graph_is_rebuilt_and_goes_on(database: Database, kind: RebuildKi
 
 def test_sessions_leave_a_full_graph(database: Database) -> None:
     scope, indexer = create_scope(database), GraphIndexer(SMALL)
-    rows = [index(database, indexer, scope, [flood])[0] for flood in make_flood(20, 12)]
-    columns = read(database, scope)
+    rows = [index_sessions(database, indexer, scope, [flood])[0] for flood in make_flood(20, 12)]
+    columns = read_indexed_graph(database, scope)
     unkept = {session.decode() for session in columns.session_id[columns.is_unkept].tolist()}
     chosen = [row for row in rows if row.id in unkept]
     kept = [row for row in rows if row.id not in unkept]
@@ -292,13 +268,13 @@ def test_sessions_leave_a_full_graph(database: Database) -> None:
             remove_session_from_graph(db, row)
         purge_sessions_from_graph(db, scope, [chosen[1].id, kept[1].id])
     assert_sound(database, scope)
-    columns = read(database, scope)
+    columns = read_indexed_graph(database, scope)
     assert columns.current().sum() == 18
     assert (columns.is_unkept & columns.current()).sum() == len(chosen) - 1
     with database.transaction(write=False) as db:
         ids = {row.session_id for row in read_graph_rows(db, scope, SessionPathRow.session_id)}
     assert not ids & {chosen[1].id, kept[1].id}
-    index(database, indexer, scope, make_flood(2, 12, seed=5))
+    index_sessions(database, indexer, scope, make_flood(2, 12, seed=5))
     assert_sound(database, scope)
 
 
@@ -317,8 +293,8 @@ def test_other_workflows_of_a_batch_are_as_without_the_flood(database: Database)
             prepared = indexer.prepare(db, rows, steps)
         with database.transaction(write=True) as db:
             indexer.commit(db, prepared, rows)
-        index(database, quiet, alone, [make_steps(text)])
-    shown, expected = (read(database, scope) for scope in (beside, alone))
+        index_sessions(database, quiet, alone, [make_steps(text)])
+    shown, expected = (read_indexed_graph(database, scope) for scope in (beside, alone))
     assert [node.label for node in shown.nodes] == [node.label for node in expected.nodes]
     paths = [
         [(path.labels, path.session_count) for path in describe_common_paths(columns, columns.current())]

@@ -9,8 +9,6 @@ from sqlmodel import Session as DbSession
 
 from recorder.errors import Unavailable
 from recorder.memory.graph.rebuild import RebuildKind
-from recorder.memory.queries.chosen_sessions import read_newest_columns
-from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.common_paths import describe_common_paths
 from recorder.memory.steps.session_steps import Step
 from recorder.memory.storage import rebuilds
@@ -18,11 +16,11 @@ from recorder.memory.storage.consistency import check_graph_consistency
 from recorder.memory.storage.graph_store import load_graph, remove_session_from_graph, replace_session_outcome
 from recorder.memory.storage.indexing import GraphIndexer
 from recorder.memory.storage.rebuilds import list_graph_scopes, rebuild_graph
-from recorder.models.session import SessionRow
 from recorder.models.workflow import WorkflowRow
 from recorder.storage.database import Database
 from recorder.tenant import GraphScope, Tenant
-from tests.support.graph_sessions import make_row, make_scope, make_step, make_steps
+from tests.support.graph_sessions import make_scope, make_step, make_steps
+from tests.support.indexed_graphs import index_sessions, read_indexed_graph
 from tests.support.statements import before_each_statement
 
 KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
@@ -43,34 +41,15 @@ def vague(rng: random.Random) -> list[Step]:
     ]
 
 
-def index(
-    database: Database, indexer: GraphIndexer, scope: GraphScope, *sessions: list[Step]
-) -> list[SessionRow]:
-    """Take sessions into a graph, as sealing does."""
-    rows = [make_row(scope, duration_ms=5_000) for _ in sessions]
-    steps = {row.id: session_steps for row, session_steps in zip(rows, sessions, strict=True)}
-    with database.transaction(write=False) as db:
-        prepared = indexer.prepare(db, rows, steps)
-    with database.transaction(write=True) as db:
-        indexer.commit(db, prepared, rows)
-    return rows
-
-
-def read(database: Database, scope: GraphScope) -> GraphColumns:
-    """The graph as a query sees it."""
-    with database.transaction(write=False) as db:
-        return read_newest_columns(db, scope)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_readers_see_the_new_structure_and_old_ids(
     database: Database, scope: GraphScope, kind: RebuildKind
 ) -> None:
     rng = random.Random(1)
-    rows = [index(database, GraphIndexer(), scope, vague(rng))[0] for _ in range(30)]
-    before = read(database, scope)
+    rows = [index_sessions(database, GraphIndexer(), scope, [vague(rng)])[0] for _ in range(30)]
+    before = read_indexed_graph(database, scope)
     report = rebuild_graph(database, scope, kind)
-    after = read(database, scope)
+    after = read_indexed_graph(database, scope)
     assert report is not None and report.changed > 0
     assert (report.sessions, report.version, after.version) == (30, 31, 31)
     assert report.nodes < report.nodes_before == len(before.nodes)
@@ -91,7 +70,7 @@ def test_readers_see_the_new_structure_and_old_ids(
 def test_rebuilding_again_makes_no_version(database: Database, scope: GraphScope) -> None:
     rng = random.Random(2)
     for _ in range(12):
-        index(database, GraphIndexer(), scope, vague(rng))
+        index_sessions(database, GraphIndexer(), scope, [vague(rng)])
     first, second = (rebuild_graph(database, scope, "anchored") for _ in range(2))
     assert first is not None and second is not None
     assert (second.version, second.changed) == (first.version, 0)
@@ -100,10 +79,10 @@ def test_rebuilding_again_makes_no_version(database: Database, scope: GraphScope
 def test_sealing_goes_on_where_a_rebuild_ended(database: Database, scope: GraphScope) -> None:
     rng, indexer = random.Random(3), GraphIndexer()
     for _ in range(10):
-        index(database, indexer, scope, vague(rng))
+        index_sessions(database, indexer, scope, [vague(rng)])
     rebuild_graph(database, scope, "anchored")
-    rows = index(database, indexer, scope, vague(rng), make_steps("1a 2b"))
-    after = read(database, scope)
+    rows = index_sessions(database, indexer, scope, [vague(rng), make_steps("1a 2b")])
+    after = read_indexed_graph(database, scope)
     live = {node.live for node in after.nodes}
     assert all(after.nodes[number].live == number for number in after.variant_nodes.tolist())
     assert set(after.variant_nodes.tolist()) <= live
@@ -118,7 +97,7 @@ def test_a_graph_that_grows_by_half_asks_for_a_rebuild(database: Database, scope
     indexer = GraphIndexer()
     calls = []
     for size in (49, 1, 20, 4, 1, 100):
-        index(database, indexer, scope, *[make_steps("1a 2b")] * size)
+        index_sessions(database, indexer, scope, [make_steps("1a 2b")] * size)
         calls.append(indexer.take_grown())
     assert calls == [[], [scope], [], [], [scope], [scope]]
     assert indexer.take_grown() == []
@@ -128,17 +107,17 @@ def test_a_rebuild_that_would_take_longer_than_its_budget_is_left_to_the_night(
     database: Database, scope: GraphScope
 ) -> None:
     indexer = GraphIndexer(rebuild_budget_s=1e-9)
-    index(database, indexer, scope, *[make_steps("1a 2b")] * 50)
+    index_sessions(database, indexer, scope, [make_steps("1a 2b")] * 50)
     assert indexer.take_grown() == []
 
 
 def test_the_last_rebuild_of_a_graph_predicts_its_next_one(database: Database, scope: GraphScope) -> None:
     indexer = GraphIndexer()
     for size, seconds, grown in ((50, 0.01, [scope]), (50, 60.0, [scope]), (100, 0.01, [])):
-        index(database, indexer, scope, *[make_steps("1a 2b")] * size)
+        index_sessions(database, indexer, scope, [make_steps("1a 2b")] * size)
         assert indexer.take_grown() == grown
         indexer.record_rebuild(scope, seconds)
-    index(database, indexer, scope, *[make_steps("1a 2b")] * 200)
+    index_sessions(database, indexer, scope, [make_steps("1a 2b")] * 200)
     assert indexer.take_grown() == [scope]
 
 
@@ -147,7 +126,7 @@ def test_sessions_that_come_while_it_computes_are_built_in(
 ) -> None:
     rng, indexer = random.Random(5), GraphIndexer()
     for _ in range(8):
-        index(database, indexer, scope, vague(rng))
+        index_sessions(database, indexer, scope, [vague(rng)])
     reading = rebuilds.read_rebuild_input
     looks = 0
 
@@ -156,7 +135,7 @@ def test_sessions_that_come_while_it_computes_are_built_in(
         looks += 1
         recorded = reading(db, *of)
         if looks <= 2:
-            index(database, indexer, scope, vague(rng))
+            index_sessions(database, indexer, scope, [vague(rng)])
         return recorded
 
     monkeypatch.setattr(rebuilds, "read_rebuild_input", read_late)
@@ -170,24 +149,24 @@ def test_a_large_busy_graph_is_left_for_a_quieter_hour(
     database: Database, scope: GraphScope, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng, indexer = random.Random(7), GraphIndexer()
-    index(database, indexer, scope, vague(rng))
+    index_sessions(database, indexer, scope, [vague(rng)])
     reading = rebuilds.read_rebuild_input
 
     def read_while_sealing(db: DbSession, *of: Any) -> rebuilds.RebuildInput:
         recorded = reading(db, *of)
-        index(database, indexer, scope, vague(rng))
+        index_sessions(database, indexer, scope, [vague(rng)])
         return recorded
 
     monkeypatch.setattr(rebuilds, "read_rebuild_input", read_while_sealing)
     assert rebuild_graph(database, scope, "anchored", most_locked_s=0.0) is None
-    assert len(read(database, scope).session_id) == 5
+    assert len(read_indexed_graph(database, scope).session_id) == 5
 
 
 def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(database: Database, scope: GraphScope) -> None:
     rng = random.Random(6)
     for _ in range(8):
-        index(database, GraphIndexer(), scope, vague(rng))
-    before = read(database, scope)
+        index_sessions(database, GraphIndexer(), scope, [vague(rng)])
+    before = read_indexed_graph(database, scope)
 
     def fail(statement: str) -> None:
         if statement.startswith(("UPDATE graph_variants", "DELETE FROM graph_variants")):
@@ -196,7 +175,7 @@ def test_a_rebuild_that_fails_leaves_the_graph_as_it_was(database: Database, sco
     # Nodes and paths are written before variants.
     with before_each_statement(fail), pytest.raises(Unavailable):
         rebuild_graph(database, scope, "anchored")
-    after = read(database, scope)
+    after = read_indexed_graph(database, scope)
     assert (after.version, after.nodes, after.paths) == (before.version, before.nodes, before.paths)
 
 
@@ -210,7 +189,7 @@ def test_unknown_workflows_and_empty_graphs_are_left_alone(database: Database, s
 
 
 def test_graphs_are_those_with_sessions_or_a_version(database: Database, scope: GraphScope) -> None:
-    index(database, GraphIndexer(), scope, make_steps("1a 2b"))
+    index_sessions(database, GraphIndexer(), scope, [make_steps("1a 2b")])
     with database.transaction(write=True) as db:
         counted, empty = make_scope(db), make_scope(db)
         names = {"workspace_id": counted.workspace_id, "mode": counted.mode, "workflow": counted.workflow}
@@ -222,7 +201,7 @@ def test_graphs_are_those_with_sessions_or_a_version(database: Database, scope: 
 
 
 def test_a_check_names_what_is_wrong(database: Database, scope: GraphScope, tmp_path: Path) -> None:
-    (row,) = index(database, GraphIndexer(), scope, make_steps("1a 2b"))
+    (row,) = index_sessions(database, GraphIndexer(), scope, [make_steps("1a 2b")])
     with database.transaction(write=True) as db:
         connection = db.connection()
         connection.exec_driver_sql(f"UPDATE graph_traces SET n = 3 WHERE workflow = '{scope.workflow}'")

@@ -9,7 +9,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, func, select, update
 
 from recorder import clock
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.storage.graph_store import (

@@ -8,7 +8,7 @@ from statistics import median
 
 import numpy as np
 
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.queries.structure import PathInfo
 from recorder.memory.views.graph_view import GraphView, ViewEdge, ViewNode, graph_view_of
 from tests.support.graph_columns import Way, columns_of, invoices, view_for

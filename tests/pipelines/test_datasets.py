@@ -13,7 +13,7 @@ from pipelines.dataset_metadata import format_markdown_table
 from pipelines.dataset_partitions import PARTITIONS
 from pipelines.exports import _describe_datasets_workspaces, datasets, export_datasets
 from pipelines.resources import RecorderResource
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from recorder.models.export import ExportRow
 from tests.support.dagster_deployment import Deployment

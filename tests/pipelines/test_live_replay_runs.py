@@ -15,7 +15,7 @@ from pipelines.live_replays import (
     request_live_replay_runs,
 )
 from recorder import clock
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.ids import new_timed_id
 from recorder.live.claimed_replay import claim_live_replay
 from recorder.live.worker import ReplayWorker, has_replay_worker

@@ -139,7 +139,8 @@ def read_error_bodies() -> dict[str, Any]:
 
 
 def _create_keys(db: Any, secret: bytes) -> dict[str, str]:
-    from recorder.access.keys import create_key, create_workspace
+    from recorder.access.keys import create_key
+    from recorder.access.workspaces import create_workspace
 
     workspace_id = create_workspace(db, "surface", region="us", secret=secret, tier="unlimited").workspace_id
     keys = {

@@ -19,7 +19,7 @@ from recorder.recording.streams.messages import (
     make_gap_segment,
     make_stream_message,
 )
-from recorder.recording.streams.poll import Advance
+from recorder.recording.streams.poll import SessionAdvance
 from recorder.recording.streams.readers import Ending, Reader, ReaderFeed
 
 Result = TypeVar("Result")
@@ -43,13 +43,13 @@ class Session:
         ]
         self.rows += fresh
         if is_sent and fresh:
-            self.feed.apply(Advance(len(self.rows), segments=list(cut_messages_into_segments(fresh))))
+            self.feed.apply(SessionAdvance(len(self.rows), segments=list(cut_messages_into_segments(fresh))))
 
     def poll(self, *, is_sealed: bool = False, is_gone: bool = False, before: int = 0) -> None:
         """Poll the rows for the feed; it may have received some of them since the poll began."""
         fresh = self.rows[max(0, self.feed.position - before) :]
         self.feed.apply(
-            Advance(
+            SessionAdvance(
                 len(self.rows),
                 is_sealed=is_sealed,
                 is_gone=is_gone,
@@ -63,12 +63,12 @@ class Session:
         self.feed.readers.add(reader)
         return reader
 
-    async def read_on(self, session_id: str, position: int) -> Advance:
+    async def read_on(self, session_id: str, position: int) -> SessionAdvance:
         """Return the rows after a position, a few at a time."""
         self.polls += 1
         if self.is_away:
             raise Unavailable("The database")
-        return Advance(
+        return SessionAdvance(
             position, segments=list(cut_messages_into_segments(self.rows[position : position + 7]))
         )
 
@@ -188,7 +188,7 @@ def test_a_gap_is_passed_like_any_message() -> None:
     async def read() -> list[Any]:
         session = Session(1)
         reader = session.join(1)
-        session.feed.apply(Advance(9, segments=[make_gap_segment("ses_a", 2, 9)]))
+        session.feed.apply(SessionAdvance(9, segments=[make_gap_segment("ses_a", 2, 9)]))
         segment = await reader.next()
         assert segment is not None
         return [segment.messages[0][1], reader.position]

@@ -14,7 +14,7 @@ from recorder.recording import item_reads
 from recorder.recording.session_events import read_session_events_page
 from recorder.recording.sessions import find_session
 from recorder.recording.streams.catch_up import Opening, SealedCatchUp, StreamStart, find_stream_opening
-from recorder.recording.streams.poll import POLLED_BYTES, POSITIONS, Advance, poll_session_advances
+from recorder.recording.streams.poll import POLLED_BYTES, POSITIONS, SessionAdvance, poll_session_advances
 from recorder.recording.tags import add_tag, list_tags
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
@@ -32,18 +32,18 @@ def desk(runtime: Runtime) -> Iterator[Desk]:
         yield opened
 
 
-def poll(runtime: Runtime, **positions: int) -> dict[str, Advance]:
+def poll(runtime: Runtime, **positions: int) -> dict[str, SessionAdvance]:
     """Poll these sessions once."""
     with runtime.database.transaction(write=False) as db:
         return poll_session_advances(db, positions)
 
 
-def read_messages(advance: Advance) -> list[Any]:
+def read_messages(advance: SessionAdvance) -> list[Any]:
     """Return the messages of a poll."""
     return [json.loads(text) for segment in advance.segments for text in segment.texts]
 
 
-def positions(advance: Advance) -> list[int]:
+def positions(advance: SessionAdvance) -> list[int]:
     """Return the positions of a poll's messages."""
     return [message["id"] for message in read_messages(advance)]
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.css import UnusableSelector
 from recorder.replays.dom import read_dom_element_text
 from recorder.replays.selectors import (
@@ -133,7 +133,7 @@ DEEP = read(_deep)
 def test_bombs_end_within_their_budget(selector: str) -> None:
     for page in (WIDE, DEEP):
         began = time.process_time()
-        with contextlib.suppress(BudgetSpent, UnusableSelector):
+        with contextlib.suppress(BudgetExceeded, UnusableSelector):
             assert find_single_element_by_selector(page, selector, Budget(100_000)) is None
         assert time.process_time() - began < 3
 
@@ -149,7 +149,7 @@ def test_bombs_end_within_their_budget(selector: str) -> None:
 )
 def test_long_attributes_and_texts_count_by_their_length(selector: str) -> None:
     page = read(["html", {}, ["p", {"class": "k " * 200_000}, "k " * 200_000]])
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetExceeded):
         find_single_element_by_selector(page, selector, Budget(5_000))
 
 
@@ -167,5 +167,5 @@ def test_selectors_that_are_made_match_their_element_alone() -> None:
     st.sampled_from(["", "xpath/", "aria/", "pierce/"]),
 )
 def test_any_text_is_answered_or_refused(text: str, prefix: str) -> None:
-    with contextlib.suppress(UnusableSelector, BudgetSpent):
+    with contextlib.suppress(UnusableSelector, BudgetExceeded):
         list(find_elements_by_selector(PAGE, prefix + text, Budget(50_000)))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.dom import find_dom_element_role, read_dom_document, read_dom_element_text
 from recorder.replays.recorded_session import InvalidRecording
 from tests.support.dom_snapshots import INVOICE, read, snapshot
@@ -87,7 +87,7 @@ def test_many_texts_in_one_element_cost_little() -> None:
 
 
 def test_the_budget_counts_every_node() -> None:
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetExceeded):
         read_dom_document(snapshot(["a", {}, *["x"] * 100]), BASES.get, Budget(50))
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from recorder.replays.budget import Budget, BudgetSpent
+from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.recorded_pages import RecordedPages
 from recorder.replays.recorded_session import RecordedFrame, RecordedSession
 
@@ -32,7 +32,7 @@ def test_a_snapshot_that_another_replay_reads_has_the_same_tree_and_costs_as_muc
     first, second = pages_of(snapshot), pages_of(snapshot)
     assert first.read_page(0) is second.read_page(0) is not None
     assert first.budget.left == second.budget.left < 1_000
-    with pytest.raises(BudgetSpent):
+    with pytest.raises(BudgetExceeded):
         pages_of(snapshot, visits=2).read_page(0)
 
 

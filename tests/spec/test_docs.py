@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
+from api.dependencies import DATABASE_SLOTS, WORK_SLOTS
 from pipelines.definitions import defs
 from recorder import limits
 from recorder.access.rate_tiers import TIERS
@@ -180,6 +181,18 @@ NUMBERS = {
 }
 
 
+#: Row of each kind of slow work in the table of docs/limits.md.
+SLOW_WORK = {
+    "hosted file": "manifests, and the begin of files, of hosted exports",
+    "snapshot": "DOM snapshots",
+    "destination probe": "new exports, whose destination is tried out",
+    "frame upload": "frame uploads",
+    "hard delete": "hard deletes",
+    "tag anchor": "new tags that name an event or a frame",
+    "comparison": "comparisons of exports",
+}
+
+
 def codes() -> set[str]:
     """Every code that an answer, one of its items or a failed export may carry."""
     texts = {text_of(call.args[2]) for call in calls("Problem") if len(call.args) > 2}
@@ -291,6 +304,18 @@ def test_the_table_of_tiers_is_that_of_the_code() -> None:
             (tier.name, (tier.captured_minutes, tier.exported_rows)) for tier in TIERS.values()
         )
     }
+
+
+def test_the_slots_of_slow_work_are_those_of_the_code() -> None:
+    documented = {row[0]: int(row[1]) for row in table(PAGES["docs/limits.md"], "## Slow requests\n")}
+    assert documented == {SLOW_WORK[kind]: slots for kind, slots in WORK_SLOTS.items()}
+
+
+def test_the_largest_share_of_a_workspace_at_the_database_is_that_of_the_code() -> None:
+    section = PAGES["docs/limits.md"].partition("## Turns at the database\n")[2].partition("\n## ")[0]
+    text = " ".join(section.split())
+    assert f"has {DATABASE_SLOTS} transactions under way" in text
+    assert f"alone at most {DATABASE_SLOTS // 2}," in text
 
 
 def test_every_code_is_named() -> None:

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from sqlmodel import select
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.setting_parsers import UnknownRegion

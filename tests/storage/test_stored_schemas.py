@@ -16,7 +16,7 @@ from sqlmodel import col, select
 
 from recorder.access.key_admin import list_keys
 from recorder.audit.verify import verify_audit
-from recorder.exports.requests.queue import list_exports
+from recorder.exports.requests.export_operations import list_exports
 from recorder.governance.erasures import describe_erasure
 from recorder.governance.holds import list_held_sessions
 from recorder.governance.purging.purge_runs import find_next_due_time

@@ -9,8 +9,9 @@ import orjson
 import pytest
 from sqlmodel import select
 
-from recorder.access.keys import Caller, create_workspace
+from recorder.access.keys import Caller
 from recorder.access.rate_tiers import TIERS, Tier
+from recorder.access.workspaces import create_workspace
 from recorder.errors import RecorderError
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow

@@ -18,9 +18,9 @@ from pipelines.export_places import EXPORT_QUEUE
 from pipelines.export_queue import take_up_exports
 from pipelines.exports import datasets, make_due_recipe_exports
 from pipelines.resources import RecorderResource, close_shared_runtimes
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
-from recorder.exports.requests.queue import create_export, list_exports
+from recorder.exports.requests.export_operations import create_export, list_exports
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlmodel import select
 
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.webhook import DeliveryRow, WebhookCreate, WebhookCreated

@@ -10,7 +10,7 @@ from sqlmodel import select
 from recorder.access.quota import read_quota
 from recorder.audit.log import Origin
 from recorder.exports.executor import ShardExecutor
-from recorder.exports.requests.queue import create_export
+from recorder.exports.requests.export_operations import create_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate

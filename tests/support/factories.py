@@ -17,7 +17,8 @@ from sqlmodel import func, select
 from starlette.testclient import TestClient
 
 from api.app import create_app
-from recorder.access.keys import NewKey, create_key, create_workspace
+from recorder.access.keys import NewKey, create_key
+from recorder.access.workspaces import create_workspace
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.models.tables import METADATA

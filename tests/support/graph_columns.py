@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.structure import NodeInfo, PathInfo
 from recorder.memory.views.graph_view import GraphView, graph_view_of

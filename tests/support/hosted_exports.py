@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from api.app import create_app
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.client import Client
 from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.run import run_export

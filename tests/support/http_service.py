@@ -14,7 +14,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from api.app import create_app
 from api.gate.slow_clients import SlowClientProtocol
 from api.streams.websocket_protocol import WatchedSocket
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.runtime import Runtime
 from recorder.settings import Settings
 from tests.support.databases import create_file

@@ -7,7 +7,7 @@ from typing import Any
 
 from api.gate.endpoints import Endpoint
 from api.gate.rate_limiter import RateLimiter
-from recorder.access import keys
+from recorder.access import keys, workspaces
 from recorder.access.rate_limits.token_buckets import InProcessBuckets
 from recorder.access.rate_tiers import TIERS, SurfaceRates
 from recorder.ids import new_id
@@ -76,6 +76,6 @@ def limited_key(folder: Path) -> str:
     settings = Settings.from_env({}, data_dir=folder)
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
-        made = keys.create_workspace(db, new_id("wsp"), region=settings.region, secret=settings.secret)
+        made = workspaces.create_workspace(db, new_id("wsp"), region=settings.region, secret=settings.secret)
     runtime.close()
     return made.key

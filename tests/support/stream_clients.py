@@ -17,7 +17,8 @@ from websockets.sync.client import ClientConnection, connect
 
 from api.app import create_app
 from api.streams.websocket_protocol import WatchedSocket
-from recorder.access.keys import NewKey, create_key, create_workspace
+from recorder.access.keys import NewKey, create_key
+from recorder.access.workspaces import create_workspace
 from recorder.ids import new_id
 from recorder.models.wire import Mode
 from recorder.recording.streams import StreamTimes

@@ -9,7 +9,7 @@ import pytest
 from sqlmodel import delete, update
 
 from recorder import clock
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.errors import NotFound
 from recorder.ids import new_id

@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from recorder import clock, verify_signature
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.models.webhook import WebhookCreate, WebhookCreated
 from recorder.request_context import continue_request_context

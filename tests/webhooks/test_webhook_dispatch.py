@@ -9,7 +9,7 @@ import pytest
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow

@@ -12,7 +12,7 @@ import pytest
 from sqlmodel import col, func, insert, select, update
 
 from recorder import clock, limits
-from recorder.access.keys import create_workspace
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
 from recorder.ids import new_id
 from recorder.models.operations import OutboxRow

@@ -6,7 +6,7 @@ import polars as pl
 
 from recorder.errors import RecorderError
 from recorder.exports.planning.plan import FACTS, Sampling, select_frames
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.row_digests import compute_frames_digest, compute_samples_digest
 from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LakeKind

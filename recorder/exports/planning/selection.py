@@ -21,7 +21,7 @@ from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
 from recorder.models.governance import PurgeRow
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow, TagRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake import Lake

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from cronsim import CronSim, CronSimError
 
 from recorder.errors import Invalid
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 _FIELDS = 5
 # 29 February comes every four years, and once in eight.

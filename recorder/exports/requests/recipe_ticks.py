@@ -18,7 +18,7 @@ from recorder import clock
 from recorder.audit.log import Origin
 from recorder.errors import RecorderError, Unavailable
 from recorder.exports.requests.cron import InvalidCron, parse_cron
-from recorder.exports.requests.queue import (
+from recorder.exports.requests.export_operations import (
     prepare_export_draft,
     probe_draft_destination,
     queue_draft_export,

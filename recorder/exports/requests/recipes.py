@@ -21,7 +21,11 @@ from recorder.errors import (
     json_pointer,
 )
 from recorder.exports.requests.cron import parse_cron
-from recorder.exports.requests.queue import create_export, probe_draft_destination, require_queueable_draft
+from recorder.exports.requests.export_operations import (
+    create_export,
+    probe_draft_destination,
+    require_queueable_draft,
+)
 from recorder.exports.requests.validation import make_dataset_name, validate_export_request
 from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.export_request import ExportCreate, ExportFilter

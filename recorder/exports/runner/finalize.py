@@ -21,8 +21,8 @@ from recorder.exports.manifest_builder import ExportFacts, build_manifest
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import find_deleted_sessions, list_sessions_deleted_since
 from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.requests.export_operations import create_export
 from recorder.exports.requests.export_wire_objects import emit_export_event
-from recorder.exports.requests.queue import create_export
 from recorder.exports.runner.export_lease import (
     ExportCancelled,
     ExportClaim,

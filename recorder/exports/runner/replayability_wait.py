@@ -81,7 +81,7 @@ def recount_awaited_replayability(database: Database, *, most_s: float = _RECOUN
     with database.transaction(write=True) as db:
         for export_id, count in sorted(counts.items()):
             locked = lock_export(db, export_id)
-            # A run that took it up meanwhile counts by itself.
+            # A run that took it up in between counts by itself.
             if locked is not None and locked.awaited_sessions is not None:
                 locked.awaited_sessions, locked.awaited_counted_at = count or None, clock.now()
                 db.add(locked)

@@ -45,7 +45,7 @@ from recorder.exports.runner.shard_store import ShardStore, make_task_of_stored_
 from recorder.lazy_property import lazy_property
 from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.export_request import SplitRule
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 
@@ -60,8 +60,8 @@ class AttemptsExhausted(RecorderError):
     title = "Attempts exhausted"
 
     def __init__(self, last_error: str | None) -> None:
-        cause = f" The last one said: {last_error}" if last_error else ""
-        super().__init__(f"{MAX_ATTEMPTS} runs in a row brought this export no further.{cause}")
+        cause = f" Last error: {last_error}" if last_error else ""
+        super().__init__(f"{MAX_ATTEMPTS} runs in a row made no progress.{cause}")
 
 
 class FilesMissing(RecorderError):
@@ -71,7 +71,8 @@ class FilesMissing(RecorderError):
     title = "Files missing"
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"The destination lost {format_count(count, 'file')} that this export had written.")
+        files = format_count(count, "file")
+        super().__init__(f"{files} that this export had written disappeared from the destination.")
 
 
 class DeletionGoesOn(Unavailable):

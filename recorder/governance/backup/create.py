@@ -259,7 +259,7 @@ class _BackupRun:
 
     def _list_objects(self, contents: _Contents) -> Iterator[tuple[Store, Sequence[StoredObject]]]:
         """Yield the objects of each store that belong to sessions and exports of the snapshot."""
-        # Archived frames last: one that is archived meanwhile is in the cold store by then.
+        # Archived frames last: one that is archived during the backup is in the cold store by then.
         stores: list[tuple[Store, str]] = [
             *(("frames", "frames/"), ("frames", "exports/"), ("exports", ""), ("cold", "frames/"))
         ]

@@ -12,7 +12,7 @@ from recorder.errors import RecorderError
 from recorder.governance.purging.purge_rows import lock_purges, update_purges
 from recorder.governance.purging.step_report import DueStepReport
 from recorder.models.governance import PurgeRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseLost
 

@@ -15,7 +15,10 @@ import polars as pl
 import pyarrow as pa
 
 from recorder.memory.graph.arrays import Ints, sort_distinct
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+
+#: Outcomes that a graph counts, each by its index; sessions with another one or none are in no count.
+OUTCOMES = ("success", "error", "abandoned")
+SUCCESS = OUTCOMES.index("success")
 
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 #: Bits for time and row number in the numbers that are sorted, below the hash of the case.

@@ -28,7 +28,7 @@ LEAST_GRAIN = 0.001
 
 
 class FeatureCounts:
-    """Numbers the features of one graph, and counts the sessions that have each."""
+    """Numbers of the features of one graph, and the count of sessions that have each."""
 
     def __init__(self) -> None:
         self.sessions = 0

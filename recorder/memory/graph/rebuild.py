@@ -194,7 +194,7 @@ def _group_screens(nodes: Sequence[Node], first: Iterable[int], bounds: GraphBou
 
 
 def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
-    """Make nodes, starting with the most frequent micro-states, each numbered as most of it was."""
+    """Group micro-states into nodes, the most frequent first; each takes the number that most of it had."""
     weights = _count_sessions_for_rebuild(recorded)
     scratch = _group_states_into_nodes(recorded, states, weights)
     old_of = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}

@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 from recorder import clock
 from recorder.errors import UnknownWorkflow
 from recorder.memory.graph.arrays import Bools
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.queries.columns import ACTOR_KINDS, GraphColumns
 from recorder.memory.queries.columns_cache import read_graph_columns
 from recorder.memory.storage.versions import read_newest_version

@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from recorder import clock
 from recorder.memory.graph.arrays import Bools, Ints
 from recorder.memory.graph.capacity import UNKEPT_TRACE
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.queries.structure import GraphStructure, make_empty_column, read_structure
 from recorder.memory.storage.graph_store import read_graph_rows
 from recorder.memory.storage.versions import in_scope, was_rebuilt_since_graph_version

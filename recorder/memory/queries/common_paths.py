@@ -8,7 +8,7 @@ from sqlmodel import Session as DbSession
 
 from recorder import limits
 from recorder.memory.graph.arrays import Bools, Ints
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.chosen_sessions import read_newest_columns, select_session_rows
 from recorder.memory.queries.columns import GraphColumns

@@ -14,7 +14,7 @@ import xxhash
 
 from recorder.event_types import find_event_type_traits
 from recorder.memory.graph.arrays import Bools, Ints, sort_distinct
-from recorder.memory.graph.counted_outcomes import SUCCESS
+from recorder.memory.graph.directly_follows import SUCCESS
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.recovery_anchors import (
     Basis,

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from recorder.memory.graph.arrays import Bools, Ints, sort_distinct
-from recorder.memory.graph.counted_outcomes import SUCCESS
+from recorder.memory.graph.directly_follows import SUCCESS
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.success_evidence import SuccessEvidence, compute_success_evidence
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recorder.memory.graph.arrays import Floats, Ints
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.queries.columns import GraphColumns, make_session_lookup
 from recorder.memory.queries.step_vectors import step_vectors
 

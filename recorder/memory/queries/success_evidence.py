@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recorder.memory.graph.arrays import Bools, Floats, Ints, sort_distinct
-from recorder.memory.graph.counted_outcomes import SUCCESS
+from recorder.memory.graph.directly_follows import SUCCESS
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.views.networkx_graph import Network, network_of

@@ -188,7 +188,7 @@ NAMED_ACTIONS = frozenset(("activity", "tool_call"))
 _NO_MEMBERS: dict[str, Any] = {}
 #: Members of a target that its token and texts are made of.
 _TARGET_MEMBERS = ("role", "tag", "name", "text", "near", "attrs", "selectors")
-#: A larger target is described anew each time it occurs.
+#: A larger target is described again each time it occurs.
 _REMEMBERED_BYTES = 2_048
 
 

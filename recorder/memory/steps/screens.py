@@ -35,7 +35,7 @@ _MAX_FEATURES = 1_024
 _MAX_TOKENS = 1_000
 _UNSEEN = frozenset(["base", "link", "meta", "noscript", "script", "style", "template"])
 _BLOCK_NODES, _BLOCK_CHARACTERS = 64, 160
-#: Screens of longer addresses and titles are described anew each time, so that the cache stays small.
+#: Screens of longer addresses and titles are described again each time, so that the cache stays small.
 _REMEMBERED_CHARACTERS = 1_000
 
 

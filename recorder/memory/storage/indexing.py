@@ -99,7 +99,7 @@ class PreparedIndexing:
 
 
 class GraphIndexer:
-    """Takes batches of sealed sessions into their graphs; a sealing run keeps one.
+    """Indexer of batches of sealed sessions into their graphs; a sealing run keeps one.
 
     Args:
         capacity: most that one graph takes.

@@ -209,7 +209,7 @@ def _end_pause(db: DbSession, scope: GraphScope, last_seq: int) -> None:
     if pause is None:
         return
     if pause.from_seq > last_seq:
-        db.delete(pause)  # nothing was sealed meanwhile
+        db.delete(pause)  # nothing was sealed during the pause
         return
     pause.to_seq = last_seq
     db.add(pause)

@@ -25,10 +25,10 @@ from recorder.memory.views.svg_parts import (
     VIOLET,
     draw_text_line,
     draw_tooltip,
-    format_duration,
     format_percent,
     number,
 )
+from recorder.number_formats import format_duration
 
 Point = tuple[float, float]
 _AWAY = 2.0

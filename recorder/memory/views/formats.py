@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 import orjson
 
 from recorder import limits
-from recorder.memory.graph.counted_outcomes import OUTCOMES
+from recorder.memory.graph.directly_follows import OUTCOMES
 from recorder.memory.views.graph_view import GraphView, ViewNode, most_supported_view
 from recorder.memory.views.label_lines import one_line
 from recorder.memory.views.networkx_graph import END, START, Counts

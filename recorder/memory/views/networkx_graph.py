@@ -18,8 +18,8 @@ from recorder.hashing import compute_sha256
 from recorder.lazy_property import lazy_property
 from recorder.memory.graph.arrays import Bools, Ints
 from recorder.memory.graph.capacity import compute_act_beyond_capacity
-from recorder.memory.graph.counted_outcomes import OUTCOMES
 from recorder.memory.graph.directly_follows import (
+    OUTCOMES,
     GraphCounts,
     Walks,
     count_directly_follows_graph,

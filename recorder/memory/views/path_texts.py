@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from recorder.memory.views.label_lines import one_line
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 
 #: More names than this in a row are shortened to the first ones and the last.
 _NAMES = 6

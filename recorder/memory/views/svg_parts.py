@@ -72,13 +72,6 @@ def format_percent(share: float) -> str:
     return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
-def format_duration(ms: int) -> str:
-    """Return a time of `ms` milliseconds in the unit that suits it."""
-    if ms < 1000:
-        return f"{ms} ms"
-    return f"{ms / 1000:.1f} s" if ms < 120_000 else f"{ms / 60_000:.1f} min"
-
-
 _SIZE = 11.5
 _LINES = (
     ("most common path", BLUE),

@@ -22,7 +22,7 @@ from recorder.recording.event_batches import EventBatch
 from recorder.recording.ingest import IngestBatch
 from recorder.recording.streams.catch_up import SealedCatchUp, StreamStart, find_stream_opening
 from recorder.recording.streams.messages import cut_messages_into_segments, make_stream_event_messages
-from recorder.recording.streams.poll import Advance, poll_session_advances
+from recorder.recording.streams.poll import SessionAdvance, poll_session_advances
 from recorder.recording.streams.readers import (
     Ending,
     Reader,
@@ -242,7 +242,7 @@ class Hub:
         self._wake_feeds(unfinished)
         return bool(unfinished)
 
-    async def _poll_sessions(self, positions: dict[str, int]) -> dict[str, Advance]:
+    async def _poll_sessions(self, positions: dict[str, int]) -> dict[str, SessionAdvance]:
         """Read the new rows of some sessions; the streams of one that cannot be read end, no other waits."""
         work = partial(poll_session_advances, positions=positions)
         try:
@@ -270,10 +270,10 @@ class Hub:
             if reader.key_id in refused:
                 reader.cut(refused[reader.key_id])
 
-    async def _read_after(self, workspace_id: str, session_id: str, position: int) -> Advance:
+    async def _read_after(self, workspace_id: str, session_id: str, position: int) -> SessionAdvance:
         """Read the messages after a position that the feed no longer holds; workspaces take turns."""
         read = partial(self._transact, lambda db: poll_session_advances(db, {session_id: position}))
-        advances: Mapping[str, Advance] = await self._whole_reads.run(workspace_id, read)
+        advances: Mapping[str, SessionAdvance] = await self._whole_reads.run(workspace_id, read)
         return advances[session_id]
 
     async def _run_transaction(

@@ -51,7 +51,7 @@ _Positioned = TypeVar("_Positioned", FrameRow, TagRow, SessionStatusRow)
 
 
 @dataclass(slots=True)
-class Advance:
+class SessionAdvance:
     """Messages and state of a session after a position."""
 
     #: Position of the last message read.
@@ -78,14 +78,16 @@ class _PolledSession(NamedTuple):
         return [item for item in messages if self.after < item[0] <= self.until]
 
 
-def poll_session_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, Advance]:
+def poll_session_advances(db: DbSession, positions: Mapping[str, int]) -> dict[str, SessionAdvance]:
     """Return the messages and state of each of these sessions after the position it was read to.
 
     Args:
         db: a transaction.
         positions: by session id; the caller has made sure that whoever reads may see them.
     """
-    advances = {session_id: Advance(position, is_gone=True) for session_id, position in positions.items()}
+    advances = {
+        session_id: SessionAdvance(position, is_gone=True) for session_id, position in positions.items()
+    }
     unread: list[_PolledSession] = []
     if db.get_bind().dialect.name == "postgresql":
         # The planner does not know how few rows each session has, and would read whole tables.
@@ -229,7 +231,7 @@ def _make_poll_parameters(watched: Iterable[tuple[Any, ...]]) -> dict[str, str]:
     return {"cursors": orjson.dumps([(*session[:2], session[-1]) for session in watched]).decode()}
 
 
-def _add_polled_segments(advance: Advance, watched: _PolledSession, messages: list[Message]) -> None:
+def _add_polled_segments(advance: SessionAdvance, watched: _PolledSession, messages: list[Message]) -> None:
     """Cut messages into segments; a gap message replaces positions that are missing."""
     run: list[Message] = []
     expected = watched.after + 1

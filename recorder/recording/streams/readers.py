@@ -20,7 +20,7 @@ from recorder.recording.streams.messages import (
     join_segments,
     make_end_segment,
 )
-from recorder.recording.streams.poll import Advance
+from recorder.recording.streams.poll import SessionAdvance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class ReaderFeed:
             self._latest_bytes -= self._latest.popleft().size
         self._end = None
 
-    def apply(self, advance: Advance) -> None:
+    def apply(self, advance: SessionAdvance) -> None:
         """Append the messages that a poll read, and wake the readers."""
         fresh = [segment.after(self.position) for segment in advance.segments if segment.last > self.position]
         self.add(fresh)
@@ -133,7 +133,7 @@ class ReaderFeed:
         return self._end
 
 
-ReadAfter = Callable[[str, int], Awaitable[Advance]]
+ReadAfter = Callable[[str, int], Awaitable[SessionAdvance]]
 #: Returns the next messages of a replay, none at its end.
 ReadReplay = Callable[[], Awaitable[list[StreamSegment]]]
 

@@ -13,7 +13,7 @@ from recorder.storage.leases import is_lease_held
 from recorder.storage.waiting_rows import WaitingRows
 from recorder.tenant import Tenant
 
-#: Age of the oldest session for which a run is started: sessions that are sealed meanwhile share its start.
+#: Age of the oldest session for which a run is started: sessions that are sealed until then share its start.
 _START_AFTER = timedelta(seconds=5)
 
 #: The oldest session of each workspace and mode costs an index look-up, however many wait.

@@ -7,7 +7,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.access.keys import Caller
-from recorder.audit.log import Origin, record_audit_entry
+from recorder.audit.log import Origin
 from recorder.errors import InvalidState, ValidationFailed
 from recorder.ids import new_timed_id
 from recorder.models.recovery import Recovery, RecoveryCreate, RecoveryReason, RecoveryRow
@@ -17,13 +17,13 @@ from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
 from recorder.replay_service.requests.replay_and_recovery_rows import (
     check_open_row_limit,
     find_replay_or_recovery,
+    record_live_change,
 )
 from recorder.replay_service.requests.replay_wire_objects import make_wire_policy
 from recorder.replay_service.requests.replays import end_replay_as_failed
 from recorder.replay_service.requests.request_checks import (
     EarlierLookup,
-    check_replay_hosts,
-    require_live_replay_hosts,
+    check_requested_hosts,
     require_replay_scope,
     require_sealed_replay_session,
 )
@@ -63,8 +63,7 @@ def create_recovery(
     tenant = caller.tenant
     session = require_sealed_replay_session(db, tenant, body.session_id)
     failure = find_session_failure(db, session, body.failure_tag, pointer="/session_id")
-    if body.sandbox == "live":
-        check_replay_hosts(require_live_replay_hosts(db, tenant), body.policy, body.inputs)
+    check_requested_hosts(db, tenant, body)
     point_t_ms = None
     if body.recovery_point is not None:
         other = require_sealed_replay_session(db, tenant, body.recovery_point.session_id)
@@ -96,11 +95,7 @@ def create_recovery(
     )
     db.add(row)
     _emit_recovery_event(db, row)
-    if row.sandbox == "live":
-        details = {"session_id": row.session_id}
-        record_audit_entry(
-            db, origin, "recovery.create", resource_type="recovery", resource_id=row.id, details=details
-        )
+    record_live_change(db, origin, "recovery.create", row, details={"session_id": row.session_id})
     return row
 
 
@@ -119,8 +114,7 @@ def cancel_recovery(db: DbSession, caller: Caller, recovery_id: str, *, origin: 
     for attempt in db.exec(attempts.order_by(col(ReplayRow.id)).with_for_update()):
         end_replay_as_failed(db, attempt, "cancelled", "A client cancelled the recovery.")
     end_recovery(db, row, reason="cancelled")
-    if row.sandbox == "live":
-        record_audit_entry(db, origin, "recovery.cancel", resource_type="recovery", resource_id=row.id)
+    record_live_change(db, origin, "recovery.cancel", row)
     return row
 
 

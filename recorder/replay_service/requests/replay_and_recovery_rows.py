@@ -1,4 +1,4 @@
-"""Rows of replays and recoveries: find one, list them, bound those that have not ended. Spec §4.6."""
+"""Rows of replays and recoveries: find one, list them, bound those that have not ended, audit. Spec §4.6."""
 
 from typing import Any, TypeVar
 
@@ -8,6 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import limits
+from recorder.audit.log import Action, Origin, ResourceType, record_audit_entry
 from recorder.errors import LimitReached, NotFound
 from recorder.ids import is_id
 from recorder.models.recovery import RecoveryRow
@@ -102,3 +103,25 @@ def check_open_row_limit(db: DbSession, table: type[Row], tenant: Tenant) -> Non
     if db.exec(counted.where(*make_undeleted_session_conditions(table))).one() >= limits.OPEN_REPLAYS:
         remedy = "wait until some have ended, or cancel some"
         raise LimitReached(f"{_NAMES[table][2]} that have not ended", limits.OPEN_REPLAYS, remedy)
+
+
+def record_live_change(
+    db: DbSession,
+    origin: Origin,
+    action: Action,
+    row: ReplayRow | RecoveryRow,
+    *,
+    details: dict[str, Any] | None = None,
+) -> None:
+    """Record the audit entry of a change of a live replay or recovery; changes of dry ones have none.
+
+    Args:
+        db: a write transaction.
+        origin: origin of the request.
+        action: name of the change.
+        row: the replay or recovery.
+        details: members of the entry.
+    """
+    if row.sandbox == "live":
+        kind: ResourceType = "replay" if isinstance(row, ReplayRow) else "recovery"
+        record_audit_entry(db, origin, action, resource_type=kind, resource_id=row.id, details=details)

@@ -32,14 +32,14 @@ from recorder.replay_service.requests.encrypted_inputs import encrypt_inputs
 from recorder.replay_service.requests.replay_and_recovery_rows import (
     check_open_row_limit,
     find_replay_or_recovery,
+    record_live_change,
 )
 from recorder.replay_service.requests.replay_wire_objects import queue_replay_events
 from recorder.replay_service.requests.request_checks import (
     EarlierLookup,
     check_compared_replay_session,
-    check_replay_hosts,
     check_replay_settings,
-    require_live_replay_hosts,
+    check_requested_hosts,
     require_replay_scope,
     require_sealed_replay_session,
 )
@@ -165,8 +165,7 @@ def create_replay(
     tenant = caller.tenant
     session = require_sealed_replay_session(db, tenant, body.session_id)
     other = check_compared_replay_session(db, session, body)
-    if body.sandbox == "live":
-        check_replay_hosts(require_live_replay_hosts(db, tenant), body.policy, body.inputs)
+    check_requested_hosts(db, tenant, body)
     anchor_event = first_event.require()
     check_open_row_limit(db, ReplayRow, tenant)
     replay_id, now = new_timed_id("rpl")
@@ -196,11 +195,8 @@ def create_replay(
     )
     db.add(row)
     queue_replay_events(db, row)
-    if row.sandbox == "live":
-        details = {"session_id": row.session_id, "mode": row.kind}
-        record_audit_entry(
-            db, origin, "replay.create", resource_type="replay", resource_id=row.id, details=details
-        )
+    details = {"session_id": row.session_id, "mode": row.kind}
+    record_live_change(db, origin, "replay.create", row, details=details)
     return row
 
 
@@ -228,8 +224,7 @@ def cancel_replay(db: DbSession, caller: Caller, replay_id: str, *, origin: Orig
     if row.finished_at is not None:
         raise InvalidState(row.status, needed="replay must be queued or running")
     end_replay_as_failed(db, row, "cancelled", "A client cancelled the replay.")
-    if row.sandbox == "live":
-        record_audit_entry(db, origin, "replay.cancel", resource_type="replay", resource_id=row.id)
+    record_live_change(db, origin, "replay.cancel", row)
     return row
 
 

@@ -83,7 +83,7 @@ def require_sealed_replay_session(db: DbSession, tenant: Tenant, session_id: str
     return row
 
 
-def require_live_replay_hosts(db: DbSession, tenant: Tenant) -> list[str]:
+def _require_live_replay_hosts(db: DbSession, tenant: Tenant) -> list[str]:
     """Return the hosts that live replays of a workspace may reach.
 
     Raises:
@@ -188,13 +188,17 @@ def _is_replay_policy_origin(address: str) -> bool:
     return True  # the model refuses paths and queries
 
 
-def check_replay_hosts(allowed: list[str], policy: ReplayPolicyBody, inputs: Mapping[str, str]) -> None:
-    """Check that a live replay or recovery names only hosts that its workspace allows.
+def check_requested_hosts(db: DbSession, tenant: Tenant, body: ReplayCreate | RecoveryCreate) -> None:
+    """Check that a request names only hosts that its workspace allows; a dry replay or recovery reaches none.
 
     Raises:
-        UrlNotAllowed: if it names another one or none, or its stored state is of other ones.
+        UrlNotAllowed: if the workspace allows no host, the request names another one or none, or its stored
+            state is of other ones.
     """
-    reachable = ReachableHosts(allowed)
+    if body.sandbox != "live":
+        return
+    policy, inputs = body.policy, body.inputs
+    reachable = ReachableHosts(_require_live_replay_hosts(db, tenant))
     if policy.allow_hosts == []:
         text = (
             "An empty list lets the browser reach nothing; name some hosts, or leave it out for all of them."

@@ -18,7 +18,7 @@ from recorder.tenant import Tenant
 from tests.support.backups import Deployments, answers, files_below, problems, with_service
 from tests.support.completed_work import completed_export, patch, sealed_session, stopped_session
 from tests.support.factories import Caller, Service, event, frame
-from tests.support.http_walks import stopped_walk
+from tests.support.http_graph_sessions import stopped_walk
 from tests.support.rewritten_exports import hide_for_purge
 from tests.support.sealing import seal_all
 

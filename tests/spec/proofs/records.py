@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.support.completed_work import make_webhook, patch, shown_dataset, shown_delivery, shown_paths
 from tests.support.factories import Caller
-from tests.support.http_walks import shown_points, shown_walks
+from tests.support.http_graph_sessions import shown_points, shown_walks
 from tests.support.specification_checks import Rows
 
 ROWS = Rows()

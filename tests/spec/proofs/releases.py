@@ -5,7 +5,7 @@ import re
 from recorder import __version__
 from tests.support.completed_work import patch, shown_paths, shown_recording, streamed_over_http
 from tests.support.factories import Caller
-from tests.support.http_walks import sealed_walks
+from tests.support.http_graph_sessions import sealed_walks
 from tests.support.specification_checks import Rows
 
 ROWS = Rows()

@@ -14,7 +14,7 @@ from tests.support.completed_work import (
     streamed_over_socket,
 )
 from tests.support.factories import Caller, assert_problem, event
-from tests.support.http_walks import ask, shown_points, shown_walks
+from tests.support.http_graph_sessions import ask, shown_points, shown_walks
 from tests.support.sealing import seal_all
 from tests.support.specification_checks import Rows
 

@@ -10,14 +10,14 @@ from typing import Any
 import polars as pl
 import zstandard
 
-from benchmarks.exports.arms import answer, timed
 from benchmarks.exports.lake import WORKFLOW, WORKSPACE
+from benchmarks.exports.writer_processes import answer, timed
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
 from recorder.exports.planning.plan import Plan
 from recorder.exports.planning.selection import plan_selected_sessions
 from recorder.exports.planning.sharding import plan_shards
-from recorder.exports.requests.queue import create_export
+from recorder.exports.requests.export_operations import create_export
 from recorder.exports.runner.run import run_export
 from recorder.exports.writers import ShardTask, WrittenShard
 from recorder.models.export import ExportRow

@@ -1,7 +1,7 @@
 """The figure `exports`: files beside floors and peers, and the memory they are made in."""
 
 from benchmarks.exports import archives, growth, pictures, rows
-from benchmarks.figures import Figure
+from benchmarks.figure_reports import Figure
 
 
 def measure(*, quick: bool = False) -> list[Figure]:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import Skipped
+from benchmarks.figure_reports import Skipped
 from recorder.settings import Settings, make_child_environment
 
 #: Threads that each way may use: all of this machine.
@@ -27,7 +27,7 @@ _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "DO
 
 
 @dataclass(frozen=True)
-class Arm:
+class WriterProcess:
     """A module of this package on the other side of a pipe."""
 
     process: "subprocess.Popen[str]"
@@ -46,7 +46,9 @@ class Arm:
 
 
 @contextmanager
-def started(module: str, settings: Settings, folder: Path, *, threads: int = THREADS) -> Iterator[Arm]:
+def started(
+    module: str, settings: Settings, folder: Path, *, threads: int = THREADS
+) -> Iterator[WriterProcess]:
     """Yield a process that answers calls of `benchmarks.exports.<module>`.
 
     Args:
@@ -64,7 +66,7 @@ def started(module: str, settings: Settings, folder: Path, *, threads: int = THR
         assert process.stdin is not None and process.stdout is not None
         if process.stdout.readline() != "ready\n":
             raise RuntimeError(f"{module} did not start; its output is above.")
-        yield Arm(process, module)
+        yield WriterProcess(process, module)
         process.stdin.close()
 
 

@@ -1,4 +1,4 @@
-"""Queue of exports: create, find and list; the row is the queue. Spec §4.3, contract §5."""
+"""Exports as clients ask for them: create, find and list; the row is the queue. Spec §4.3, contract §5."""
 
 from collections.abc import Callable
 from typing import Any

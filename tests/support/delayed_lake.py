@@ -1,4 +1,4 @@
-"""Lake before whose first commit something else happens."""
+"""Lake whose first commit waits for something else."""
 
 import threading
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 from recorder.storage.lake import Lake
 
 
-class LateLake(Lake):
+class DelayedLake(Lake):
     """Lake whose first commit waits until a function has returned."""
 
     def __init__(self, url: str, act: Callable[[], object]) -> None:

@@ -1,4 +1,4 @@
-"""Lives of a program that is killed and started again, as children of one process that has imported it."""
+"""Restarts of a program that is killed, as children of one process that has imported it."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 """The figure `memory`: what the graph finds again, what stays the same, and how fast it grows."""
 
-from benchmarks.figures import Figure, Skipped
+from benchmarks.figure_reports import Figure, Skipped
 from benchmarks.memory import (
     failures,
     growth,

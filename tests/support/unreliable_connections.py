@@ -1,4 +1,4 @@
-"""Lines to a service that break: by chance after so many bytes, or when they are switched off."""
+"""Connections to a service that break: by chance after so many bytes, or when they are switched off."""
 
 import socket
 import threading
