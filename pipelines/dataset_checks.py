@@ -62,7 +62,7 @@ def dataset_checks(
     partition = context.partition_key if context.has_partition_key else None
     rows = _list_exports_to_check(
         runtime,
-        config.export_id or context.run.tags.get(EXPORT_TAG),
+        config.export_id or _read_export_of_run(context),
         dataset=partition,
         limit=1 if partition is not None else config.datasets,
     )
@@ -74,6 +74,15 @@ def dataset_checks(
     for name, check in checks.items():
         if name in chosen:
             yield _join_check_results(name, rows, [check(row) for row in rows])
+
+
+def _read_export_of_run(context: dg.AssetCheckExecutionContext) -> str | None:
+    """Return the id of the export that this run wrote; None if it only checks.
+
+    The tag is read again: a run from Dagster's pages has it once it has made its export.
+    """
+    run = context.instance.get_run_by_id(context.run.run_id)
+    return run.tags.get(EXPORT_TAG) if run is not None else None
 
 
 def check_dataset_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:

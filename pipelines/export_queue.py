@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import dagster as dg
 
+from pipelines.configured_export import DATASET_TAG
 from pipelines.dagster_runs import (
     dagster_instance_of,
     fail_lost_dagster_run,
@@ -27,7 +28,7 @@ from pipelines.export_places import (
     choose_exports_to_start,
     read_export_places,
 )
-from pipelines.exports import DATASET_TAG, REQUEST_TAG, export_datasets
+from pipelines.exports import REQUEST_TAG, export_datasets
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder import clock

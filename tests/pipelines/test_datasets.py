@@ -179,9 +179,12 @@ def test_a_partition_is_checked_by_its_own_export_though_another_dataset_has_a_n
     (request,) = deployment.tick()
     deployment.run(request)
     deployment.materialize("new", {"workspace": "acme", "workflow": ["checkout"]})
-    # Run once more from the launchpad, which takes the configuration and not the tags.
-    again = deployment.materialize(
-        str(request.partition_key), request.run_config["ops"]["datasets"]["config"]
+    again = dg.materialize(
+        [datasets, dataset_checks],
+        selection=dg.AssetSelection.checks(dataset_checks),
+        tags={"dagster/partition": str(request.partition_key)},
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
     )
     assert [check.metadata["export_id"].value for check in again.get_asset_check_evaluations()] == [
         row.id

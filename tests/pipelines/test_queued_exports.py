@@ -7,11 +7,12 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
+from pipelines.configured_export import DATASET_TAG
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.dataset_metadata import LoggedProgress
 from pipelines.dataset_partitions import PARTITIONS
 from pipelines.export_queue import take_up_exports
-from pipelines.exports import DATASET_TAG, REQUEST_TAG
+from pipelines.exports import REQUEST_TAG
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
