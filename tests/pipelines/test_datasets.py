@@ -280,3 +280,38 @@ def test_a_wrong_value_of_the_form_is_said_in_a_sentence(
     shown = failure.step_failure_data.user_failure_data
     assert shown is not None and shown.description is not None
     assert "nothing was exported" in shown.description and sentence in shown.description
+
+
+@pytest.mark.parametrize(
+    ("partition", "changes", "named"),
+    [
+        ("checkout", {"workflow": ["checkout"]}, "the partition, which is 'login', `workflow`"),
+        ("login", {"format": "jsonl"}, "`format`"),
+        ("login", {"filter": {"outcome": "success"}}, "`filter`"),
+        ("login", {"workspace": "other"}, "`workspace`"),
+        ("login", {"mode": "test"}, "`mode`"),
+        ("login", {"export_id": "exp_unknown"}, "no export exp_unknown exists"),
+        ("login", {"workspace": "nowhere"}, "No workspace has this name or id"),
+    ],
+    ids=["dataset", "format", "filter", "workspace", "mode", "export", "unknown workspace"],
+)
+def test_the_id_of_an_export_that_is_configured_otherwise_is_refused(
+    deployment: Deployment, partition: str, changes: dict[str, Any], named: str
+) -> None:
+    with deployment.runtime.database.transaction(write=True) as db:
+        create_workspace(db, "other", region="us", secret=deployment.runtime.settings.secret)
+    row = deployment.queue(workflow="login")
+    (request,) = deployment.tick()
+    config = request.run_config["ops"]["datasets"]["config"] | changes
+    result = deployment.materialize(partition, config, raise_on_error=False)
+    (failure,) = [event for event in result.all_node_events if event.is_step_failure]
+    shown = failure.step_failure_data.user_failure_data
+    assert shown is not None and named in str(shown.description)
+    assert [(export.id, export.status) for export in deployment.exports()] == [(row.id, "queued")]
+
+
+def test_the_id_of_an_export_needs_no_member_but_the_workflow(deployment: Deployment) -> None:
+    row = deployment.queue(format="jsonl", workflow=["login", "checkout"])
+    config = {"workspace": "acme", "workflow": ["login", "checkout"], "export_id": row.id}
+    deployment.materialize("checkout+login", config)
+    assert [(export.id, export.status) for export in deployment.exports()] == [(row.id, "completed")]
