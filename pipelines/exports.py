@@ -108,6 +108,13 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
     )
     if row.status == "failed":
         raise _build_export_failure(row)
+    if row.expired_at is not None:
+        raise dg.Failure(
+            f"The files of the export {row.id} were deleted after their 30 days. Materialize the dataset "
+            "without `export_id` to make a new version.",
+            metadata={"export_id": row.id},
+            allow_retries=False,
+        )
     return dg.MaterializeResult(
         metadata=make_dataset_metadata(row, runtime.settings),
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
