@@ -1,6 +1,7 @@
 """The `datasets` asset: exports from the launchpad, what the UI shows, checks. Spec §4.3."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pipelines.exports import _describe_datasets_workspaces, datasets, export_da
 from pipelines.resources import RecorderResource
 from recorder.access.keys import create_workspace
 from tests.support.dagster_deployment import Deployment
+from tests.support.statements import before_each_statement
 
 
 def _metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
@@ -219,3 +221,21 @@ def test_the_id_of_an_export_needs_no_member_but_the_workflow(deployment: Deploy
     config = {"workspace": "acme", "workflow": ["login", "checkout"], "export_id": row.id}
     deployment.materialize("checkout+login", config)
     assert [(export.id, export.status) for export in deployment.exports()] == [(row.id, "completed")]
+
+
+def test_a_completed_export_is_a_version_although_its_store_fails_then(deployment: Deployment) -> None:
+    def lose_files(statement: str) -> None:
+        # The event of a completed export is stored after its last file is written.
+        if "outbox" in statement and folder.joinpath("manifest.json").exists():
+            shutil.rmtree(folder)
+
+    row = deployment.queue()
+    folder = Path(deployment.runtime.settings.export_url) / deployment.workspace_id / row.id
+    (request,) = deployment.tick()
+    with before_each_statement(lose_files):
+        result = deployment.run(request)
+    assert result.success and not folder.exists()
+    assert deployment.exports()[0].status == "completed"
+    metadata = _metadata(result)
+    assert (metadata["export_id"].value, metadata["dagster/row_count"].value) == (row.id, 6)
+    assert [check.passed for check in result.get_asset_check_evaluations()] == [False, False]
