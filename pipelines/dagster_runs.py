@@ -151,7 +151,9 @@ def compute_pause_after_failed_runs(
         return 0.0
     ended = records[0].end_time or records[0].update_timestamp.timestamp()
     pause = compute_doubling_pause(failures - 1, first=_FIRST_PAUSE_S, longest=longest_s)
-    return max(0.0, ended + pause - clock.now_ms() / 1000)
+    since_s = clock.now_ms() / 1000 - ended
+    # After the clock was set back a run may have ended in the future; its pause counts as over.
+    return max(0.0, pause - since_s) if since_s >= 0 else 0.0
 
 
 def list_unfinished_dagster_runs(

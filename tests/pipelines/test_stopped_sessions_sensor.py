@@ -227,6 +227,15 @@ def test_after_a_failed_run_the_next_one_waits(
     assert isinstance(tick(instance, recorder), dg.SkipReason)
 
 
+def test_after_the_clock_was_set_back_a_failed_run_is_followed(
+    instance: dg.DagsterInstance, recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_sessions(recorder.runtime)
+    make_run(instance, dg.DagsterRunStatus.FAILURE)
+    advance_clock(monkeypatch, timedelta(hours=-5))
+    assert isinstance(tick(instance, recorder), dg.RunRequest)
+
+
 def test_the_pause_doubles_with_every_failure_and_ends_with_a_success(instance: dg.DagsterInstance) -> None:
     make_run(instance, dg.DagsterRunStatus.FAILURE)
     first = runs.compute_pause_after_failed_runs(instance, JOB)
