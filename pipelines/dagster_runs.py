@@ -3,9 +3,11 @@
 Design §3.
 """
 
+import os
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 
 import dagster as dg
@@ -13,7 +15,7 @@ from cachetools import LRUCache
 from dagster._core.instance.ref import InstanceRef
 
 from recorder import clock
-from recorder.process_states import is_process_running
+from recorder.process_states import is_process_running, measure_process_age
 from recorder.retries import compute_doubling_pause
 
 #: Tag whose values the run queue limits; `dagster.yaml` of running deployments has its name, which stays.
@@ -39,6 +41,9 @@ _MOST_SEEN = 1_000
 #: Unfinished runs have begun, so there are hardly more of them than places in the queue.
 _MOST_CHECKED = 100
 _CODE_SERVER_STARTED = clock.now()
+_AGE_AT_LOAD_S = measure_process_age(os.getpid())
+# A process that started so much later than an event that names its number has the number of another one.
+_START_TOLERANCE_S = 5.0
 _HUNG = "The run has held no lease of its work for ten minutes."
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 300.0
@@ -151,7 +156,9 @@ def compute_pause_after_failed_runs(
         return 0.0
     ended = records[0].end_time or records[0].update_timestamp.timestamp()
     pause = compute_doubling_pause(failures - 1, first=_FIRST_PAUSE_S, longest=longest_s)
-    return max(0.0, ended + pause - clock.now_ms() / 1000)
+    since_s = clock.now_ms() / 1000 - ended
+    # After the clock was set back a run may have ended in the future; its pause counts as over.
+    return max(0.0, pause - since_s) if since_s >= 0 else 0.0
 
 
 def list_unfinished_dagster_runs(
@@ -186,14 +193,14 @@ def _find_loss(instance: dg.DagsterInstance, record: dg.RunRecord, *, needs_leas
     if status not in _UNFINISHED or timedelta(0) <= age <= _TO_TAKE_THE_LEASE:
         return None
     run_id = record.dagster_run.run_id
-    process_id = _read_process_id(instance, run_id)
-    if process_id is not None and not is_process_running(process_id):
+    process = _read_process(instance, run_id)
+    if process is not None and not process.is_running():
         return "The run's process is gone."
     if not needs_lease:
         # Its time without a lease is not measured either: it may hold one.
         return None
     without_lease_s = _seen.measure_time_without_lease(run_id)
-    if process_id is not None:
+    if process is not None:
         return _HUNG if without_lease_s > LONGEST_WITHOUT_LEASE_S else None
     is_launched = status in (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING)
     if not is_launched:
@@ -212,14 +219,42 @@ def _measure_age(record: dg.RunRecord) -> timedelta:
     return clock.now() - record.update_timestamp
 
 
-def _read_process_id(instance: dg.DagsterInstance, run_id: str) -> int | None:
-    """Return the id of the process that Dagster started for a run; None if no event names one yet."""
+@dataclass(frozen=True)
+class _RunProcess:
+    """Process of a run, as an event of the run names it."""
+
+    process_id: int
+    #: Time of the event, in seconds; the process had started.
+    named_at: float
+
+    def is_running(self) -> bool:
+        """Return whether the process runs, and not a later one that has its number now."""
+        if not is_process_running(self.process_id):
+            return False
+        age_s = measure_process_age(self.process_id)
+        if age_s is None:
+            return True
+        started = clock.now().timestamp() - age_s - _measure_clock_advance()
+        return started <= self.named_at + _START_TOLERANCE_S
+
+
+def _measure_clock_advance() -> float:
+    """Return the seconds by which the clock was set forward since this process loaded its code."""
+    age_s = measure_process_age(os.getpid())
+    if age_s is None or _AGE_AT_LOAD_S is None:
+        return 0.0
+    by_clock = (clock.now() - _CODE_SERVER_STARTED).total_seconds()
+    return max(0.0, by_clock - (age_s - _AGE_AT_LOAD_S))
+
+
+def _read_process(instance: dg.DagsterInstance, run_id: str) -> _RunProcess | None:
+    """Return the process that Dagster started for a run; None if no event names one yet."""
     kind = dg.DagsterEventType.ENGINE_EVENT
     for record in instance.get_records_for_run(run_id, of_type=kind, limit=20, ascending=False).records:
         event = record.event_log_entry.get_dagster_event()
         value = event.engine_event_data.metadata.get("pid")
         if value is not None:
-            return int(str(value.value))
+            return _RunProcess(int(str(value.value)), record.event_log_entry.timestamp)
     return None
 
 

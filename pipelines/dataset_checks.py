@@ -1,5 +1,6 @@
 """Checks of datasets: files against their manifest, rows against the lake. They can be run again by hand."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -8,12 +9,15 @@ from pydantic import Field
 from sqlmodel import col, func, select
 
 from pipelines.resources import RecorderResource
-from recorder.errors import NotFound
+from recorder.errors import RecorderError
+from recorder.errors.panics import convert_panics
 from recorder.exports.destinations import open_destination
 from recorder.models.export import ExportRow
 from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+
+log = logging.getLogger("recorder.exports")
 
 FILES_CHECK = "files_match_manifest"
 LAKE_CHECK = "rows_match_lake"
@@ -62,7 +66,7 @@ def dataset_checks(
     partition = context.partition_key if context.has_partition_key else None
     rows = _list_exports_to_check(
         runtime,
-        config.export_id or context.run.tags.get(EXPORT_TAG),
+        config.export_id or _read_export_of_run(context),
         dataset=partition,
         limit=1 if partition is not None else config.datasets,
     )
@@ -73,7 +77,41 @@ def dataset_checks(
     chosen = {key.name for key in context.selected_asset_check_keys}
     for name, check in checks.items():
         if name in chosen:
-            yield _join_check_results(name, rows, [check(row) for row in rows])
+            results = [_check_export(name, check, row) for row in rows]
+            yield _join_check_results(name, rows, results)
+
+
+def _read_export_of_run(context: dg.AssetCheckExecutionContext) -> str | None:
+    """Return the id of the export that this run wrote; None if it only checks.
+
+    The tag is read again: a run from Dagster's pages has it once it has made its export.
+    """
+    run = context.instance.get_run_by_id(context.run.run_id)
+    return run.tags.get(EXPORT_TAG) if run is not None else None
+
+
+def _check_export(
+    name: str, check: Callable[[ExportRow], dg.AssetCheckResult], row: ExportRow
+) -> dg.AssetCheckResult:
+    """Return the result of a check of one export; an error fails the check, and other exports are checked."""
+    try:
+        with convert_panics():
+            return check(row)
+    except Exception as error:
+        log.exception("check %s of export %s", name, row.id)
+        # The texts of other errors may have contents of recordings.
+        reason = str(error) if isinstance(error, RecorderError) else f"{type(error).__name__}, see the log"
+    return dg.AssetCheckResult(
+        asset_key="datasets",
+        check_name=name,
+        passed=False,
+        severity=dg.AssetCheckSeverity.ERROR,
+        metadata={
+            "dataset": row.dataset,
+            "export_id": row.id,
+            "problems": _format_dataset_problems([f"The check ended with an error: {reason}"]),
+        },
+    )
 
 
 def check_dataset_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResult:
@@ -124,22 +162,29 @@ def check_dataset_against_lake(runtime: Runtime, row: ExportRow) -> dg.AssetChec
 def _list_exports_to_check(
     runtime: Runtime, export_id: str | None, *, dataset: str | None, limit: int
 ) -> list[ExportRow]:
-    """Return one completed export, or the newest of each dataset, newest first.
+    """Return one completed export, or the newest of each dataset, newest first, as long as it has files.
 
     Raises:
-        NotFound: if the export is unknown or not completed.
+        dg.Failure: if the export is unknown, not completed, or its files were deleted after their 30 days.
     """
     with runtime.database.transaction(write=False) as db:
         if export_id is not None:
             row = db.get(ExportRow, export_id)
             if row is None or row.status != "completed":
-                raise NotFound("export")
+                raise dg.Failure(f"No export {export_id} is completed.", allow_retries=False)
+            if row.expired_at is not None:
+                raise dg.Failure(
+                    f"The files of {row.id} were deleted after their 30 days: nothing is left to check.",
+                    allow_retries=False,
+                )
             return [row]
         rank = func.row_number().over(
             partition_by=(col(ExportRow.workspace_id), col(ExportRow.mode), col(ExportRow.dataset)),
             order_by=col(ExportRow.id).desc(),
         )
-        completed = select(ExportRow.id, rank.label("rank")).where(ExportRow.status == "completed")
+        completed = select(ExportRow.id, rank.label("rank")).where(
+            ExportRow.status == "completed", col(ExportRow.expired_at).is_(None)
+        )
         if dataset is not None:
             completed = completed.where(ExportRow.dataset == dataset)
         ranked = completed.subquery()

@@ -2,11 +2,15 @@
 
 While several workspaces wait, each has at most half of the places. A run beyond this share is requested only
 for a place that is free, or by a workspace without others; Dagster's queue starts the other runs before it.
+
+Runs from Dagster's pages have a share of their own, as if they were of one more workspace: a backfill of many
+datasets keeps no workspace waiting.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import dagster as dg
 
@@ -25,6 +29,8 @@ SPARE_PRIORITY = "-1"
 _BEGAN = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 #: Where Dagster's queue has no limit for these runs; `dagster_home/dagster.yaml` has the same.
 _PLACES = 2
+#: Most runs of a backfill whose priority a tick changes, the next ones of the queue first.
+_DEFERRED_AT_ONCE = 100
 
 
 @dataclass
@@ -32,7 +38,7 @@ class ExportPlaces:
     """Places of Dagster's queue for these runs, and the runs that have one or wait for one."""
 
     places: int
-    #: Unfinished runs by workspace; those of None are of unknown ones.
+    #: Unfinished runs by workspace; those of None are from Dagster's pages.
     runs: Counter[str | None] = field(default_factory=Counter)
     #: Those of them that are beyond the share of their workspace and wait in Dagster's queue.
     waiting_spares: Counter[str | None] = field(default_factory=Counter)
@@ -42,9 +48,13 @@ class ExportPlaces:
         """Most runs of a workspace while others wait."""
         return compute_workspace_share(self.places)
 
-    def has_share_left(self, workspace_id: str) -> bool:
+    def count_runs_in_share(self, workspace_id: str | None) -> int:
+        """Return the runs of a workspace without those beyond its share that wait."""
+        return self.runs[workspace_id] - self.waiting_spares[workspace_id]
+
+    def has_share_left(self, workspace_id: str | None) -> bool:
         """Return whether a workspace has fewer runs than its share."""
-        return self.runs[workspace_id] - self.waiting_spares[workspace_id] < self.places_per_workspace
+        return self.count_runs_in_share(workspace_id) < self.places_per_workspace
 
     def has_spare_place(self, workspace_id: str) -> bool:
         """Return whether a place is free beyond the shares.
@@ -54,7 +64,7 @@ class ExportPlaces:
         is_alone = self.runs.total() == self.runs[workspace_id]
         return self.runs.total() < self.places + is_alone
 
-    def take(self, workspace_id: str, *, is_spare: bool) -> None:
+    def take(self, workspace_id: str | None, *, is_spare: bool) -> None:
         """Count one more run of a workspace."""
         self.runs[workspace_id] += 1
         self.waiting_spares[workspace_id] += is_spare
@@ -92,14 +102,16 @@ def choose_exports_to_start(
 def read_export_places(instance: dg.DagsterInstance, database: Database) -> ExportPlaces:
     """Read the places and the unfinished runs; mark runs as failed whose processes are gone.
 
-    A waiting run beyond the share gets the priority of others once its workspace has share left.
+    A waiting run beyond the share gets the priority of others once its workspace has share left. Waiting runs
+    from Dagster's pages beyond their share get a lower priority.
     """
     records = list_unfinished_dagster_runs(instance, tags={QUEUE_TAG: EXPORT_QUEUE})
     export_ids = {record.dagster_run.tags.get(EXPORT_TAG, "") for record in records}
     with database.transaction(write=False) as db:
         states = read_export_states(db, export_ids)
     places = ExportPlaces(_count_export_places(instance))
-    spares: list[tuple[str, str]] = []
+    spares: list[tuple[str, str | None]] = []
+    page_runs: list[str] = []
     for record in records:
         run = record.dagster_run
         state = states.get(run.tags.get(EXPORT_TAG, ""))
@@ -107,19 +119,41 @@ def read_export_places(instance: dg.DagsterInstance, database: Database) -> Expo
         if run.status in _BEGAN and fail_lost_dagster_run(instance, record, needs_lease=needs_lease):
             # It would keep its place until a user ended it in Dagster's pages.
             continue
-        if state is None:
-            places.runs[None] += 1
-        else:
-            is_spare = (
-                run.status == dg.DagsterRunStatus.QUEUED and run.tags.get(PRIORITY_TAG) == SPARE_PRIORITY
-            )
-            places.take(state.workspace_id, is_spare=is_spare)
-            spares += [(run.run_id, state.workspace_id)] if is_spare else []
+        workspace_id = None if state is None or not _names_export(run) else state.workspace_id
+        is_waiting = run.status == dg.DagsterRunStatus.QUEUED
+        is_spare = is_waiting and run.tags.get(PRIORITY_TAG) == SPARE_PRIORITY
+        places.take(workspace_id, is_spare=is_spare)
+        if is_spare:
+            spares.append((run.run_id, workspace_id))
+        elif is_waiting and workspace_id is None and PRIORITY_TAG not in run.tags:
+            page_runs.append(run.run_id)
     for run_id, workspace_id in reversed(spares):  # the oldest first
         if places.has_share_left(workspace_id):
             instance.add_run_tags(run_id, {PRIORITY_TAG: "0"})
             places.waiting_spares[workspace_id] -= 1
+    _defer_page_runs(instance, places, page_runs[::-1])
     return places
+
+
+def _names_export(run: dg.DagsterRun) -> bool:
+    """Return whether the configuration of a run names its export, as that of a run of the sensor does."""
+    operations: Any = run.run_config.get("ops", {})
+    return bool(operations.get("datasets", {}).get("config", {}).get("export_id"))
+
+
+def _defer_page_runs(instance: dg.DagsterInstance, places: ExportPlaces, waiting: Sequence[str]) -> None:
+    """Give waiting runs from Dagster's pages beyond their share a lower priority.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        places: the places and the runs that have them.
+        waiting: ids of these runs that have no priority yet, the oldest first.
+    """
+    beyond = max(0, places.count_runs_in_share(None) - places.places_per_workspace)
+    kept = max(0, len(waiting) - beyond)
+    for run_id in waiting[kept : kept + _DEFERRED_AT_ONCE]:
+        instance.add_run_tags(run_id, {PRIORITY_TAG: SPARE_PRIORITY})
+        places.waiting_spares[None] += 1
 
 
 def _count_export_places(instance: dg.DagsterInstance) -> int:

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import dagster as dg
 
+from pipelines.configured_export import DATASET_TAG
 from pipelines.dagster_runs import (
     dagster_instance_of,
     fail_lost_dagster_run,
@@ -27,7 +28,7 @@ from pipelines.export_places import (
     choose_exports_to_start,
     read_export_places,
 )
-from pipelines.exports import DATASET_TAG, REQUEST_TAG, export_datasets
+from pipelines.exports import REQUEST_TAG, export_datasets
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder import clock
@@ -138,7 +139,8 @@ def _is_ready_for_run(recorder: RecorderResource, row: ExportRow, runs: Sequence
             fail_export_of_cancelled_run(recorder.runtime, row.id, owner=runs[0].dagster_run.run_id)
         return False
     patience = timedelta(seconds=recorder.small_export_patience_s)
-    if awaits_small_export_writer(row) and clock.now() - row.created_at <= patience:
+    # A time in the future, after the clock was set back, counts as long ago, here and below.
+    if awaits_small_export_writer(row) and timedelta(0) <= clock.now() - row.created_at <= patience:
         return False
     return _may_start_next_export_run(runs, first_pause_s=recorder.export_pause_s)
 
@@ -166,7 +168,8 @@ def _may_start_next_export_run(runs: Sequence[dg.RunRecord], *, first_pause_s: f
         # Its process is coming up; on a busy machine that takes longer than a pause.
         first_pause_s = max(first_pause_s, _TO_START_S)
     pause = compute_doubling_pause(len(runs) - 1, first=first_pause_s, longest=_LONGEST_PAUSE_S)
-    return clock.now() - runs[0].update_timestamp > timedelta(seconds=pause)
+    since = clock.now() - runs[0].update_timestamp
+    return not timedelta(0) <= since <= timedelta(seconds=pause)
 
 
 def _number_next_run(runs: Sequence[dg.RunRecord]) -> int:

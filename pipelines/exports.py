@@ -12,19 +12,19 @@ import hashlib
 import logging
 import os
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
 import dagster as dg
-from sqlmodel import Session as DbSession
 
+from pipelines.configured_export import WORKSPACES_SHOWN, find_or_queue_export
 from pipelines.dagster_runs import (
     QUEUE_TAG,
     dagster_instance_of,
 )
 from pipelines.dataset_checks import dataset_checks
-from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE, make_export_body
+from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE
 from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
 from pipelines.dataset_partitions import (
     PARTITIONS,
@@ -33,25 +33,24 @@ from pipelines.dataset_partitions import (
 )
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
-from recorder.access.workspaces import find_workspace, list_workspaces
-from recorder.errors import Invalid, NotFound, RecorderError
+from recorder.access.workspaces import list_workspaces
+from recorder.errors import RecorderError
+from recorder.errors.panics import convert_panics
 from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import queue_due_recipe_ticks
 from recorder.exports.requests.recipes import list_recipe_datasets
-from recorder.exports.runner.finalize import requeue_export
 from recorder.exports.runner.run import run_export
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
 from recorder.settings import Settings
-from recorder.tenant import Tenant
 
-DATASET_TAG = "recorder/dataset"
+log = logging.getLogger("recorder.exports")
+
 #: Id of the request that asked for the export: finds its run, and the request's line in the API's log.
 REQUEST_TAG = "recorder/request_id"
 
 _GROUP = "datasets"
-_WORKSPACES_SHOWN = 50
 
 
 def _describe_datasets_asset() -> str:
@@ -82,8 +81,8 @@ def _describe_datasets_workspaces() -> str:
         return "No workspace could be read when the code was loaded."
     if not names:
         return "`recorder workspaces list` shows the workspaces."
-    shown = ", ".join(names[:_WORKSPACES_SHOWN])
-    more = f" and {len(names) - _WORKSPACES_SHOWN} more" if len(names) > _WORKSPACES_SHOWN else ""
+    shown = ", ".join(names[:WORKSPACES_SHOWN])
+    more = f" and {len(names) - WORKSPACES_SHOWN} more" if len(names) > WORKSPACES_SHOWN else ""
     return f"Workspaces when the code was loaded (reload it to read them again): {shown}{more}."
 
 
@@ -98,10 +97,8 @@ def _describe_datasets_workspaces() -> str:
 )
 def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
     """Run a queued export, or create one from the run configuration and run it."""
-    runtime, config = recorder.runtime, context.op_execution_context.op_config
-    export_id = config.get("export_id") or _queue_configured_export(
-        runtime, config, context.partition_key, context.run.run_id
-    )
+    runtime = recorder.runtime
+    export_id = find_or_queue_export(context, runtime)
     # A run that was not started from the list of partitions may name a new one; its open export keeps it.
     register_dataset_partition(context.instance, context.partition_key)
     context.log.info(f"Export {export_id}, request {context.run.tags.get(REQUEST_TAG, 'none')}")
@@ -115,10 +112,27 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
     )
     if row.status == "failed":
         raise _build_export_failure(row)
+    if row.expired_at is not None:
+        raise dg.Failure(
+            f"The files of the export {row.id} were deleted after their 30 days. Materialize the dataset "
+            "without `export_id` to make a new version.",
+            metadata={"export_id": row.id},
+            allow_retries=False,
+        )
     return dg.MaterializeResult(
-        metadata=make_dataset_metadata(row, runtime.settings),
+        metadata=_describe_completed_export(row, runtime.settings),
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
     )
+
+
+def _describe_completed_export(row: ExportRow, settings: Settings) -> dict[str, Any]:
+    """Return the metadata of a completed export; its figures alone if its files cannot be read now."""
+    try:
+        with convert_panics():
+            return make_dataset_metadata(row, settings)
+    except Exception:
+        log.exception("export %s is completed, but cannot be described", row.id)
+        return {"export_id": row.id, "dagster/row_count": row.rows}
 
 
 def _log_completed_shards(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:
@@ -140,39 +154,6 @@ def _build_export_failure(row: ExportRow) -> dg.Failure:
         metadata={"export_id": row.id, "error_code": error["code"]},
         allow_retries=False,
     )
-
-
-def _queue_configured_export(runtime: Runtime, config: Mapping[str, Any], partition: str, run_id: str) -> str:
-    """Create the export that a run configuration describes.
-
-    Raises:
-        dg.Failure: if a value of the configuration is wrong; the run's page shows the sentence first.
-    """
-    try:
-        body = make_export_body(config, partition=partition)
-        with runtime.database.transaction(write=False) as db:
-            workspace_id = _find_workspace_of_dataset(db, config.get("workspace"))
-        return requeue_export(runtime, Tenant(workspace_id, config["mode"]), body, owner=run_id)
-    except (Invalid, NotFound) as error:
-        problems = getattr(error, "problems", ())
-        sentences = [f"{problem.pointer.strip('/')}: {problem.message}" for problem in problems] or [
-            str(error)
-        ]
-        raise dg.Failure(
-            "The configuration is wrong, and nothing was exported. " + " ".join(sentences),
-            allow_retries=False,
-        ) from error
-
-
-def _find_workspace_of_dataset(db: DbSession, name_or_id: str | None) -> str:
-    """Return the workspace of this name or id; without one, the only workspace of the deployment."""
-    if name_or_id is not None:
-        return find_workspace(db, name_or_id).id
-    workspaces = list_workspaces(db)
-    if len(workspaces) != 1:
-        names = ", ".join(workspace.name for workspace in workspaces[:_WORKSPACES_SHOWN]) or "none"
-        raise dg.Failure(f"Set `workspace` to one of the workspaces: {names}.", allow_retries=False)
-    return workspaces[0].id
 
 
 export_datasets = dg.define_asset_job(

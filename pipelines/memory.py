@@ -4,6 +4,7 @@ Sealing adds sessions to graphs as they come (`pipelines.sealing`); a rebuild ar
 takes all graphs: their number is that of workflows, and a run for each would cost seconds to start.
 """
 
+import logging
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -21,6 +22,8 @@ from recorder.memory.storage.rebuilds import RebuildReport, list_graph_scopes, r
 from recorder.memory.storage.versions import scope_columns
 from recorder.runtime import Runtime
 from recorder.tenant import GraphScope
+
+log = logging.getLogger("recorder.memory")
 
 _GROUP = "memory"
 #: Wrong sessions, traces or paths that a check names.
@@ -171,34 +174,33 @@ nightly_rebuild = dg.ScheduleDefinition(
     ]
 )
 def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
-    """Recount every graph, each in one transaction."""
-    checks = []
+    """Recount every graph, each in one transaction; one that cannot be read fails the checks."""
+    checks: list[GraphCheck] = []
+    unread: list[tuple[GraphScope, str]] = []
     with recorder.runtime.database.transaction(write=False) as db:
         scopes = list_graph_scopes(db)
     for scope in scopes:
-        with recorder.runtime.database.transaction(write=False) as db:
-            checks.append(check_graph_consistency(db, scope))
-    yield _make_graph_check_result(
-        "every_session_on_one_path",
-        checks,
-        [(check, session) for check in checks for session in (*check.off_path, *check.missing)],
-    )
-    yield _make_graph_check_result(
-        "counters_equal_sessions",
-        checks,
-        [
-            (check, f"trace {key}: {counter} counted, {sessions} there")
-            for check in checks
-            for key, counter, sessions in check.miscounted
-        ],
-    )
-    yield _make_graph_check_result(
-        "fractions_sum_to_one", checks, [(check, path) for check in checks for path in check.unequal]
-    )
+        try:
+            with recorder.runtime.database.transaction(write=False) as db:
+                checks.append(check_graph_consistency(db, scope))
+        except Exception as error:
+            log.exception("%s of %s %s cannot be checked", scope.workflow, scope.workspace_id, scope.mode)
+            # Its text may have contents of recordings.
+            unread.append((scope, f"cannot be checked, {type(error).__name__}, see the log"))
+    off_path = [(check.scope, text) for check in checks for text in (*check.off_path, *check.missing)]
+    miscounted = [
+        (check.scope, f"trace {key}: {counter} counted, {sessions} there")
+        for check in checks
+        for key, counter, sessions in check.miscounted
+    ]
+    unequal = [(check.scope, path) for check in checks for path in check.unequal]
+    yield _make_graph_check_result("every_session_on_one_path", checks, [*unread, *off_path])
+    yield _make_graph_check_result("counters_equal_sessions", checks, [*unread, *miscounted])
+    yield _make_graph_check_result("fractions_sum_to_one", checks, [*unread, *unequal])
 
 
 def _make_graph_check_result(
-    name: str, checks: list[GraphCheck], wrong: list[tuple[GraphCheck, str]]
+    name: str, checks: list[GraphCheck], wrong: list[tuple[GraphScope, str]]
 ) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
         asset_key="memory_graphs",
@@ -207,9 +209,7 @@ def _make_graph_check_result(
         metadata={
             "graphs": len(checks),
             "sessions": sum(check.sessions for check in checks),
-            "wrong": [f"{check.scope.workspace_id} {check.scope.workflow}: {what}" for check, what in wrong][
-                :_NAMED
-            ],
+            "wrong": [f"{scope.workspace_id} {scope.workflow}: {what}" for scope, what in wrong[:_NAMED]],
         },
     )
 

@@ -5,9 +5,10 @@ seal within a second. One run stays and drains what stops (a sealing drain run);
 idleness.
 """
 
+import logging
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import dagster as dg
@@ -36,6 +37,8 @@ from recorder.sealing.cleanup import count_rows_by_tenant
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.tenant import GraphScope
+
+log = logging.getLogger("recorder.sealing")
 
 _GROUP = "sealing"
 # A tick watches this long before it ends without work. The daemon begins one every five seconds, so a session
@@ -151,7 +154,7 @@ def sealing(
         # Dagster's own handler now ends the run as cancelled.
         signal.raise_signal(signal.SIGINT)
     for asset, metadata in describe_sealing_run(sealed, drain.ending):
-        picture = reports.describe_graph_of(sealed[-1]) if asset == _GRAPHS else {}
+        picture = reports.describe_last_graph(sealed) if asset == _GRAPHS else {}
         yield dg.MaterializeResult(asset_key=asset, metadata={**picture, **metadata})
 
 
@@ -166,6 +169,8 @@ class SealingAssetLog:
         self._picture_every_s = picture_every_s
         self._runtime = runtime
         self._registered: set[GraphScope] = set()
+        #: Graphs whose partitions are not registered yet.
+        self._new: set[GraphScope] = set()
         self._drawn_at = -picture_every_s
         #: Batches since the last picture.
         self._undrawn: list[SealedBatch] = []
@@ -176,12 +181,24 @@ class SealingAssetLog:
         Once in `picture_every_s` the graphs' asset is materialized with a graph's picture. Other reports
         are observations, so that the page of the asset always shows a picture. A report without batches
         draws the last graph that was only observed.
+
+        An error is logged and does not fail the run: the sessions are sealed.
         """
-        self._undrawn.extend(batches)
+        try:
+            self._register_partitions(batches)
+            self._log_assets(batches)
+        except Exception:
+            log.exception("%d batches are sealed, but cannot be reported", len(batches))
+
+    def _register_partitions(self, batches: list[SealedBatch]) -> None:
+        self._new |= {scope for batch in batches for scope in batch.scopes} - self._registered
+        register_workflow_partitions(self._context.instance, sorted(self._new, key=partition_key))
+        self._registered |= self._new
+        self._new.clear()
+
+    def _log_assets(self, batches: list[SealedBatch]) -> None:
+        self._undrawn.extend(batch for batch in batches if batch.scopes)
         is_due = time.monotonic() - self._drawn_at >= self._picture_every_s
-        new = {scope for batch in batches for scope in batch.scopes} - self._registered
-        register_workflow_partitions(self._context.instance, sorted(new, key=partition_key))
-        self._registered |= new
         for asset, metadata in describe_sealing_progress(batches):
             if asset != _GRAPHS:
                 self._context.log_event(dg.AssetMaterialization(asset, metadata=metadata))
@@ -194,16 +211,26 @@ class SealingAssetLog:
     def _log_picture(self) -> None:
         """Log the graphs' asset as materialized, with the last graph and the counts since the one before."""
         metadata = dict(describe_sealing_progress(self._undrawn))[_GRAPHS]
-        picture = self.describe_graph_of(self._undrawn[-1])
+        picture = self.describe_last_graph(self._undrawn)
         self._context.log_event(dg.AssetMaterialization(_GRAPHS, metadata={**picture, **metadata}))
         self._undrawn.clear()
         self._drawn_at = time.monotonic()
 
-    def describe_graph_of(self, batch: SealedBatch) -> dict[str, dg.MetadataValue]:
-        """Return workflow, picture and figures of the first graph that a batch changed."""
-        scope = batch.scopes[0]
+    def describe_last_graph(self, batches: Sequence[SealedBatch]) -> dict[str, dg.MetadataValue]:
+        """Return workflow, picture and figures of the first graph that the last of some batches changed.
+
+        Without a changed graph nothing is returned; of a graph that cannot be read, its workflow alone.
+        """
+        scope = next((batch.scopes[0] for batch in reversed(batches) if batch.scopes), None)
+        if scope is None:
+            return {}
         name = dg.MetadataValue.text(partition_key(scope))
-        return {"workflow": name, **read_graph_metadata(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)}
+        try:
+            graph = read_graph_metadata(self._runtime, scope, max_sessions=_DRAWN_SESSIONS)
+        except Exception:
+            log.exception("the graph of %s cannot be drawn", name.text)
+            graph = {}
+        return {"workflow": name, **graph}
 
 
 seal_stopped_sessions = dg.define_asset_job(

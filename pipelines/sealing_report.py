@@ -27,7 +27,8 @@ def describe_sealing_progress(batches: Sequence[SealedBatch]) -> Iterator[Report
     yield "sealed_sessions", {"sessions": sessions, "batches": len(batches), **lags, "workflows": workflows}
     for asset, count in _list_reported_assets(batches):
         yield asset, {count: _sum_counts_of_sealing_batches(batches, count), "workflows": workflows}
-    yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
+    if workflows:
+        yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
 
 
 def describe_sealing_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[ReportEntry]:
@@ -50,7 +51,8 @@ def describe_sealing_run(batches: Sequence[SealedBatch], ending: str) -> Iterato
     )
     for asset, count in _list_reported_assets(batches):
         yield asset, {f"run_{count}": _sum_counts_of_sealing_batches(batches, count)}
-    yield "memory_graphs", {"run_sessions": sessions, "run_workflows": _list_workflows_of_batches(batches)}
+    if workflows := _list_workflows_of_batches(batches):
+        yield "memory_graphs", {"run_sessions": sessions, "run_workflows": workflows}
 
 
 def _list_reported_assets(batches: Sequence[SealedBatch]) -> list[tuple[str, str]]:

@@ -17,7 +17,8 @@ from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.sealing import list_sealing_runs, open_sealer
 from recorder.tenant import Tenant
-from tests.support.recorded_sessions import WORKSPACE
+from tests.support.recorded_sessions import WORKSPACE, execute
+from tests.support.statements import before_each_statement
 from tests.support.waiting_sessions import EVENTS_PER_SESSION, stop_sessions
 
 
@@ -104,6 +105,32 @@ def test_a_run_without_work_materializes_nothing(recorder: RecorderResource) -> 
     result = drain(recorder)
     assert result.success
     assert result.get_asset_materialization_events() == []
+
+
+def test_a_run_whose_only_batch_sealed_nothing_succeeds(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    execute(recorder.runtime, "UPDATE event_batches SET payload = :junk", junk=b"no frame of zstd")
+    result = drain(recorder, idle_seconds=1)
+    assert result.success
+    assert statuses(recorder) == {"stopped": 1}
+    assert dg.AssetKey("memory_graphs") not in {
+        e.asset_key for e in result.get_asset_materialization_events()
+    }
+
+
+def test_a_graph_that_cannot_be_drawn_does_not_fail_the_run(recorder: RecorderResource) -> None:
+    def fail(statement: str) -> None:
+        if "count(*)" in statement and "graph_session_paths" in statement:
+            raise RuntimeError("the paths cannot be read")
+
+    stop_sessions(recorder.runtime, 2)
+    with before_each_statement(fail):
+        result = drain(recorder)
+    assert result.success
+    assert metadata_sums(result, "sealed_sessions", "run_sessions") == 2
+    events = result.get_asset_materialization_events()
+    graphs = [event.materialization for event in events if event.asset_key == dg.AssetKey("memory_graphs")]
+    assert [("workflow" in made.metadata, "graph" in made.metadata) for made in graphs] == [(True, False)] * 2
 
 
 def test_a_session_that_stops_during_the_run_is_sealed_by_it(recorder: RecorderResource) -> None:

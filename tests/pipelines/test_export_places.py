@@ -10,23 +10,27 @@ from pathlib import Path
 import dagster as dg
 import pytest
 from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 
 from pipelines import export_queue
 from pipelines.dagster_runs import (
     LONGEST_WITHOUT_LEASE_S,
+    QUEUE_TAG,
     fail_dagster_runs_without_process,
     fail_lost_dagster_run,
     list_unfinished_dagster_runs,
 )
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.export_places import (
+    EXPORT_QUEUE,
     PRIORITY_TAG,
     SPARE_PRIORITY,
     ExportPlaces,
     choose_exports_to_start,
     read_export_places,
 )
+from pipelines.exports import datasets
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.exports.runner.export_lease import claim_export
@@ -74,6 +78,13 @@ def next_of_queue(instance: dg.DagsterInstance) -> list[str]:
     daemon = QueuedRunCoordinatorDaemon(interval_seconds=2)
     runs = daemon._get_runs_to_dequeue(instance, instance.get_concurrency_config(), None)
     return [run.tags[EXPORT_TAG] for run in runs]
+
+
+def read_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, str]:
+    """Tags of a run as they are now."""
+    stored = instance.get_run_by_id(run.run_id)
+    assert stored is not None
+    return dict(stored.tags)
 
 
 def ids_and_priorities(requests: list[dg.RunRequest]) -> list[tuple[str, str | None]]:
@@ -127,6 +138,60 @@ def test_a_run_that_waits_beyond_the_share_is_overtaken_only_while_its_workspace
     # It has its workspace's share from now on: no further export of the workspace gets a run.
     assert deployment.tick() == []
     assert next_of_queue(real_queue) == [ours[0].id]
+
+
+def add_page_run(deployment: Deployment, status: dg.DagsterRunStatus, **tags: str) -> dg.DagsterRun:
+    """A run from Dagster's pages: its configuration names no export."""
+    job = dg.Definitions(
+        [datasets], resources={"recorder": deployment.recorder}
+    ).resolve_implicit_global_asset_job_def()
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
+    return deployment.instance.create_run_for_job(
+        job,
+        tags={QUEUE_TAG: EXPORT_QUEUE, EXPORT_TAG: "", **tags},
+        status=status,
+        run_config={"ops": {"datasets": {"config": {"workspace": "acme", "workflow": "checkout"}}}},
+        remote_job_origin=repository.get_job_origin(job.name),
+    )
+
+
+def test_a_backfill_from_the_pages_leaves_half_of_the_places_to_exports(
+    deployment: Deployment, real_queue: dg.DagsterInstance
+) -> None:
+    backfill = [add_page_run(deployment, QUEUED) for _ in range(6)]
+    row = deployment.queue()
+    assert ids_and_priorities(deployment.tick()) == [(row.id, None)]
+    deployment.add_run(row, QUEUED)
+    assert next_of_queue(real_queue) == ["", row.id]
+    assert PRIORITY_TAG not in read_tags(real_queue, backfill[0])
+    assert {read_tags(real_queue, run)[PRIORITY_TAG] for run in backfill[1:]} == {SPARE_PRIORITY}
+
+
+def test_a_run_from_the_pages_at_work_has_their_share_though_it_has_an_export(
+    deployment: Deployment, real_queue: dg.DagsterInstance
+) -> None:
+    made, row = deployment.queue(), deployment.queue()
+    running = add_page_run(deployment, STARTED, **{EXPORT_TAG: made.id})
+    with deployment.runtime.database.transaction(write=True) as db:
+        claim_export(deployment.runtime.database, db, made.id, owner=running.run_id)
+    waiting = add_page_run(deployment, QUEUED)
+    assert ids_and_priorities(deployment.tick()) == [(row.id, None)]
+    deployment.add_run(row, QUEUED)
+    assert next_of_queue(real_queue) == [row.id]
+    # It is the next of the pages once the first one has ended.
+    end(real_queue, running)
+    deployment.queue()
+    deployment.tick()
+    assert read_tags(real_queue, waiting)[PRIORITY_TAG] == "0"
+
+
+def test_a_priority_that_a_user_has_set_is_kept(
+    deployment: Deployment, real_queue: dg.DagsterInstance
+) -> None:
+    runs = [add_page_run(deployment, QUEUED, **{PRIORITY_TAG: "5"}) for _ in range(3)]
+    deployment.queue()
+    deployment.tick()
+    assert {read_tags(real_queue, run)[PRIORITY_TAG] for run in runs} == {"5"}
 
 
 def test_a_run_whose_export_is_completed_has_its_place_until_its_checks_end(

@@ -92,6 +92,21 @@ def test_every_graph_is_rebuilt_and_shown(recorder: RecorderResource, desk: Desk
     }
 
 
+def test_a_graph_that_cannot_be_read_fails_the_checks_and_others_are_counted(
+    recorder: RecorderResource, desk: Desk
+) -> None:
+    record(desk, "cart")
+    record(desk, "list", workflow="returns")
+    seal_all(recorder.runtime)
+    execute(recorder.runtime, "UPDATE graph_variants SET nodes = '{' WHERE workflow = 'checkout'")
+    results = list(graph_checks(recorder=recorder))  # type: ignore[call-overload]
+    assert [result.passed for result in results] == [False] * 3
+    for result in results:
+        assert (result.metadata["graphs"].value, result.metadata["sessions"].value) == (1, 1)
+        (wrong,) = result.metadata["wrong"].value
+        assert wrong.startswith(f"{WORKSPACE} checkout: cannot be checked")
+
+
 def test_only_the_workflow_of_the_partition_is_rebuilt(recorder: RecorderResource, desk: Desk) -> None:
     record(desk, "cart")
     record(desk, "list", workflow="returns")

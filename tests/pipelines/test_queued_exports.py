@@ -7,11 +7,12 @@ import dagster as dg
 import pytest
 from sqlmodel import select
 
+from pipelines.configured_export import DATASET_TAG
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.dataset_metadata import LoggedProgress
 from pipelines.dataset_partitions import PARTITIONS
 from pipelines.export_queue import take_up_exports
-from pipelines.exports import DATASET_TAG, REQUEST_TAG
+from pipelines.exports import REQUEST_TAG
 from recorder import clock
 from recorder.audit.log import Origin
 from recorder.exports.executor import InProcess
@@ -19,7 +20,7 @@ from recorder.exports.requests.recipes import add_recipe, read_recipe_request
 from recorder.exports.runner.export_lease import claim_export
 from recorder.exports.runner.finalize import fail_export_of_cancelled_run
 from recorder.exports.runner.run import run_export
-from recorder.models.export import RecipeRow
+from recorder.models.export import ExportRow, RecipeRow
 from recorder.models.operations import OutboxRow
 from recorder.request_context import continue_request_context
 from recorder.tenant import Tenant
@@ -82,6 +83,20 @@ def test_a_run_that_just_ended_is_not_repeated_at_once(deployment: Deployment) -
     row = deployment.queue()
     deployment.add_run(row, dg.DagsterRunStatus.FAILURE)
     assert deployment.tick() == []
+
+
+def test_after_the_clock_was_set_back_no_export_waits_until_it_has_caught_up(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment.recorder = deployment.recorder.model_copy(update={"small_export_patience_s": 20.0})
+    new, failed = deployment.queue(), deployment.queue()
+    with deployment.runtime.database.transaction(write=True) as db:
+        db.get_one(ExportRow, failed.id).attempt = 1
+    deployment.add_run(failed, dg.DagsterRunStatus.FAILURE)
+    assert deployment.tick() == []
+    earlier = clock.now() - timedelta(hours=5)
+    monkeypatch.setattr(clock, "now", lambda: earlier)
+    assert {request.tags[EXPORT_TAG] for request in deployment.tick()} == {new.id, failed.id}
 
 
 def test_the_key_of_the_next_run_is_new_after_a_run_was_deleted(deployment: Deployment) -> None:

@@ -1,5 +1,6 @@
 """Sensor of drain runs: conditions under which it starts one."""
 
+import logging
 import os
 import subprocess
 import time
@@ -192,6 +193,29 @@ def test_a_run_whose_process_is_gone_is_marked_whatever_the_clock_says(
     assert read_status(instance, run_id) == "FAILURE"
 
 
+@pytest.mark.parametrize(("named_s_ago", "expected"), [(3_600, "FAILURE"), (0, "STARTED")])
+def test_a_run_is_lost_when_its_process_number_belongs_to_a_later_process(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, named_s_ago: int, expected: str
+) -> None:
+    run_id = make_run(instance, dg.DagsterRunStatus.STARTED)
+    with subprocess.Popen(["sleep", "60"]) as process:
+        event = DagsterEvent(
+            dg.DagsterEventType.ENGINE_EVENT.value,
+            JOB,
+            message="Started process for run.",
+            event_specific_data=EngineEventData.in_process(process.pid),
+        )
+        named_at = clock.now().timestamp() - named_s_ago
+        instance.store_event(
+            dg.EventLogEntry(None, logging.INFO, "", run_id, named_at, job_name=JOB, dagster_event=event)
+        )
+        # Also after the clock was set forward.
+        advance_clock(monkeypatch, timedelta(hours=2))
+        runs.fail_dagster_runs_without_process(instance)
+        process.kill()
+    assert read_status(instance, run_id) == expected
+
+
 def test_a_run_that_ended_since_it_was_listed_keeps_its_status(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch, ended_process: int
 ) -> None:
@@ -225,6 +249,15 @@ def test_after_a_failed_run_the_next_one_waits(
     stop_sessions(recorder.runtime)
     make_run(instance, dg.DagsterRunStatus.FAILURE)
     assert isinstance(tick(instance, recorder), dg.SkipReason)
+
+
+def test_after_the_clock_was_set_back_a_failed_run_is_followed(
+    instance: dg.DagsterInstance, recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_sessions(recorder.runtime)
+    make_run(instance, dg.DagsterRunStatus.FAILURE)
+    advance_clock(monkeypatch, timedelta(hours=-5))
+    assert isinstance(tick(instance, recorder), dg.RunRequest)
 
 
 def test_the_pause_doubles_with_every_failure_and_ends_with_a_success(instance: dg.DagsterInstance) -> None:
