@@ -22,6 +22,8 @@ from recorder.replay_service.replayability.replayability_work import Replayabili
 from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 
 _POLL_S = 0.1
+#: The same for a run that goes on only because sessions wait for their next attempt.
+_PAUSED_POLL_S = 1.0
 
 
 class ReplaysConfig(dg.Config):
@@ -31,7 +33,10 @@ class ReplaysConfig(dg.Config):
         default=120, ge=0, le=3_600, description="End after so many seconds without work."
     )
     max_seconds: float = Field(
-        default=3_600, gt=0, le=86_400, description="Let another run take over after so many seconds."
+        default=3_600,
+        gt=0,
+        le=86_400,
+        description="Let another run take over after so many seconds, and the time for missing files.",
     )
 
 
@@ -53,18 +58,10 @@ def replays(
         context.log.info("Another run replays sessions; nothing to do.")
         return dg.MaterializeResult(metadata=describe_replays(run.report))
     values = ReplayabilityWork(recorder.runtime)
-    began = worked = time.monotonic()
     is_interrupted = threading.Event()
     try:
         with defer_interrupts(is_interrupted.set):
-            while (now := time.monotonic()) - began < config.max_seconds and not is_interrupted.is_set():
-                has_worked = run.work_on_due_replays()
-                if values.take_turn(run.held, is_busy=run.is_busy) or has_worked:
-                    worked = time.monotonic()
-                elif now - worked >= config.idle_seconds:
-                    break
-                else:
-                    time.sleep(_POLL_S)
+            drain_replays(run, values, config, is_interrupted)
     finally:
         values.end()
         run.release()
@@ -75,6 +72,29 @@ def replays(
             "replayability": dg.MetadataValue.json(dict(values.counts)),
         }
     )
+
+
+def drain_replays(
+    run: ReplayDrainRun, values: ReplayabilityWork, config: ReplaysConfig, is_interrupted: threading.Event
+) -> None:
+    """Work until nothing has waited for some seconds, or until the time of the run is over.
+
+    While sessions wait for their next attempt the run goes on, since it counts the attempts in memory: the
+    next run would begin at once, and count them again from the first.
+    """
+    began = worked = time.monotonic()
+    while (now := time.monotonic()) - began < config.max_seconds + values.retry_s:
+        has_worked = run.work_on_due_replays()
+        if values.take_turn(run.held, is_busy=run.is_busy) or has_worked:
+            worked = time.monotonic()
+        elif now - worked < config.idle_seconds:
+            time.sleep(_POLL_S)
+        elif values.has_paused:
+            is_interrupted.wait(_PAUSED_POLL_S)
+        else:
+            break
+        if is_interrupted.is_set():
+            break
 
 
 def describe_replays(report: ReplayDrainCounts) -> dict[str, dg.MetadataValue]:

@@ -108,13 +108,33 @@ def mark_lake(url: str, region: str) -> str:
     Raises:
         Unavailable: if the store does not answer.
     """
-    # The mark is a table without rows, since the library opens every store that the lake supports.
-    layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
-    stored = LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)
+    stored = _make_lake_mark(url, region)
     with convert_lake_table_errors():
         table = stored.open_for_writing()
         stored.sync()
         return table.metadata().description or region
+
+
+def has_store_marks(settings: Settings) -> bool:
+    """Return whether frames, archived frames and lake answer and hold the marks of the first start.
+
+    A file that cannot be read is missing or damaged then. Without the marks a volume that is not mounted
+    would count as a store whose files are gone.
+    """
+    try:
+        for url in (settings.blob_url, settings.cold_url):  # each alone, without the other behind it
+            Blobs(url).get(STORE_MARK)
+        with convert_lake_table_errors():
+            return _make_lake_mark(settings.lake_url, settings.region).open() is not None
+    except Exception as error:  # clients of object stores have errors of their own
+        log.warning("a store does not answer, or lacks its mark: %r", error)
+        return False
+
+
+def _make_lake_mark(url: str, region: str) -> LakeTable:
+    # The mark is a table without rows, since the library opens every store that the lake supports.
+    layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
+    return LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)
 
 
 @contextmanager

@@ -78,7 +78,9 @@ def working(
     assert held is not None
     # A busy machine makes no session of the tests a long one.
     work = ReplayabilityWork(
-        caller.service.runtime, process, **{"quick_s": 60.0, "failure_pause_s": 0.0, **chosen}
+        caller.service.runtime,
+        process,
+        **{"quick_s": 60.0, "failure_pause_s": 0.0, "lost_pause_s": 0.0, **chosen},
     )
     try:
         yield work, held
@@ -263,7 +265,7 @@ def test_a_damaged_lake_file_of_one_session_pauses_that_session_alone(
     lake = Path(caller.service.runtime.settings.lake_url, caller.key.workspace_id)
     (file,) = lake.glob("live/frames/workflow=damaged/*/*.parquet")
     damage(file)
-    with working(caller, process) as (work, held):
+    with working(caller, process, lost_pause_s=60.0) as (work, held):
         while work.take_turn(held):
             pass
         assert [*work._paused] == [damaged] and not work._paused_tenants
@@ -291,11 +293,14 @@ def test_a_store_that_does_not_answer_pauses_the_workspace(
     assert shown(caller, session_id) == 1.0
 
 
-def test_a_session_whose_snapshots_are_missing_waits_for_them(
-    caller: Caller, process: ReplayabilityProcess
+@pytest.mark.parametrize("store", ["blob_url", "lake_url"])
+def test_a_session_waits_for_a_volume_that_is_not_mounted(
+    caller: Caller, process: ReplayabilityProcess, store: str
 ) -> None:
     session_id = sealed_run(caller, first=OTHER)
-    folder = Path(caller.service.runtime.settings.blob_url)
+    # Rows that were swept from the database are read from the lake alone.
+    change(caller.service.runtime, session_id, is_hot=False)
+    folder = Path(getattr(caller.service.runtime.settings, store))
     away = folder.rename(folder.with_name("away"))
     folder.mkdir()  # the volume is not mounted
     assert compute_all(caller, process) == {}
@@ -304,6 +309,47 @@ def test_a_session_whose_snapshots_are_missing_waits_for_them(
     away.rename(folder)
     assert compute_all(caller, process) == {"computed": 1}
     assert shown(caller, session_id) == 0.0
+
+
+def test_a_session_whose_snapshots_are_lost_is_left_without_a_value_after_an_hour(
+    caller: Caller, process: ReplayabilityProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = caller.service.runtime
+    lost, whole = sealed_run(caller, first=OTHER), sealed_run(caller)
+    for pack in Path(runtime.settings.blob_url, "frames", caller.key.workspace_id, lost).glob("*.pack"):
+        pack.unlink()
+    begun = time.monotonic()
+    with working(caller, process) as (_, held):
+        work = ReplayabilityWork(runtime, process)
+        for minutes, failures in ((0, 1), (29, 1), (31, 2), (59, 2), (62, 3)):
+            monkeypatch.setattr(time, "monotonic", lambda later=begun + minutes * 60: later)
+            held.note_renewal(time.monotonic())
+            while work.take_turn(held):
+                pass
+            assert work.counts["failures"] == failures
+            # Until the last attempt the run goes on, since the next one would count from the first.
+            assert (work.has_paused, work.retry_s > 3600) == (failures < 3, failures < 3)
+            assert (change(runtime, lost).replayability_at is None) == (failures < 3)
+        work.end()
+    assert (shown(caller, lost), shown(caller, whole)) == (None, 1.0)
+    assert not is_waiting(caller)
+
+
+def test_a_lost_session_that_is_deleted_keeps_no_run_alive(
+    caller: Caller, process: ReplayabilityProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = sealed_run(caller, first=OTHER)
+    folder = Path(caller.service.runtime.settings.blob_url, "frames", caller.key.workspace_id, lost)
+    for pack in folder.glob("*.pack"):
+        pack.write_bytes(b"cut")
+    with working(caller, process, lost_pause_s=60.0) as (work, held):
+        while work.take_turn(held):
+            pass
+        assert work.has_paused
+        assert caller.delete(f"/v1/sessions/{lost}").status_code == 204
+        later = time.monotonic() + 600
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+        assert not work.take_turn(held) and not work.has_paused and not work.retry_s
 
 
 def test_a_session_that_is_sealed_again_is_computed_again(

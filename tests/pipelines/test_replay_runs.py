@@ -13,11 +13,13 @@ import dagster as dg
 from PIL import Image
 
 from pipelines.divergence_picture import make_divergence_metadata
-from pipelines.replays import replays, request_replay_drain_run
+from pipelines.replays import ReplaysConfig, drain_replays, replays, request_replay_drain_run
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder import clock
 from recorder.models.session import SessionRow
 from recorder.replay_service.due_replays import LEASE
+from recorder.replay_service.replay_drain_run import ReplayDrainRun
+from recorder.replay_service.replayability.replayability_work import ReplayabilityWork
 from recorder.storage.leases import is_lease_held
 from tests.support.databases import create_file
 from tests.support.factories import running_app
@@ -83,6 +85,28 @@ def test_a_run_shows_the_pages_of_its_worst_divergence(tmp_path: Path) -> None:
             == {}
         )
     close_shared_runtimes()
+
+
+def test_a_run_goes_on_until_the_last_attempt_for_a_session_with_lost_snapshots(tmp_path: Path) -> None:
+    with running_app(tmp_path, create_file(tmp_path)) as service:
+        caller = service.make_caller()
+        session_id = sealed_run(caller)
+        folder = Path(service.runtime.settings.blob_url, "frames", caller.key.workspace_id, session_id)
+        for pack in folder.glob("*.pack"):
+            pack.unlink()
+        run = ReplayDrainRun(service.runtime, "run")
+        assert run.take()
+        values = ReplayabilityWork(service.runtime, lost_pause_s=5.0)
+        try:
+            config = ReplaysConfig(idle_seconds=0, max_seconds=0.1)
+            drain_replays(run, values, config, threading.Event())
+        finally:
+            values.end()
+            run.release()
+        assert +values.counts == {"failures": 3, "left_out": 1}
+        with service.runtime.database.transaction(write=False) as db:
+            row = db.get_one(SessionRow, session_id)
+            assert row.replayability is None and row.replayability_at is not None
 
 
 def test_a_run_that_is_stopped_ends_in_order(tmp_path: Path) -> None:

@@ -19,11 +19,7 @@ from recorder.limited_process import ProcessEnded
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow
 from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_messages import RecordingMessage
-from recorder.replay_service.recordings.recording_reads import (
-    is_huge_recording,
-    read_recording,
-    read_sessions_with_recordings,
-)
+from recorder.replay_service.recordings.recording_reads import is_huge_recording
 from recorder.replay_service.replayability.replayability_process import (
     Replayability,
     ReplayabilityProcess,
@@ -33,11 +29,15 @@ from recorder.replay_service.replayability.replayability_queue import (
     list_replayability_queue_tenants,
     store_queued_replayability,
 )
+from recorder.replay_service.replayability.replayability_recordings import (
+    FramesMissing,
+    read_replayability_recordings,
+)
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
-from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
+from recorder.storage.store_regions import has_store_marks
 from recorder.tenant import Tenant
 from recorder.workspace_turns import WorkspaceTurns
 
@@ -57,6 +57,12 @@ _PAUSE_S = 0.05
 _TURN_EVERY_S, _TURN_PAUSES = 2.0, 4.0
 #: After so many failures, so far apart, a session is left without a value.
 _MOST_FAILURES, _FAILURE_PAUSE_S = 3, 60.0
+#: Pause of a session with missing or damaged files: its attempts take an hour, in which files are restored.
+_LOST_PAUSE_S = 1_830.0
+#: While more sessions than this have such files, each also lets its workspace wait.
+_MOST_LOST = 1_000
+#: A session that is not tried so long after its pause was deleted, or its workspace was suspended.
+_FORGOTTEN_S = 300.0
 #: Sessions that are read one by one after a failed joint read: no further one after so many seconds.
 _ALONE_S = 1.0
 #: Pauses after a store did not answer: of the session, and of its workspace.
@@ -74,6 +80,7 @@ class ReplayabilityWork:
         turn_s: float = _TURN_S,
         turn_pauses: float = _TURN_PAUSES,
         failure_pause_s: float = _FAILURE_PAUSE_S,
+        lost_pause_s: float = _LOST_PAUSE_S,
         quick_s: float = _QUICK_S,
         make_long_process: Callable[[], ReplayabilityProcess] = lambda: ReplayabilityProcess(is_long=True),
     ) -> None:
@@ -85,6 +92,7 @@ class ReplayabilityWork:
             turn_s: seconds of a turn.
             turn_pauses: while replays wait, a turn is followed by a pause of this many times its duration.
             failure_pause_s: pause of a session after a failure.
+            lost_pause_s: pause of a session whose files are missing or damaged.
             quick_s: seconds after which the computation of a session is stopped, and done beside the others.
             make_long_process: makes the process of such a session.
         """
@@ -92,22 +100,35 @@ class ReplayabilityWork:
         self._turn_s = turn_s
         self._turn_pauses = turn_pauses
         self._failure_pause_s = failure_pause_s
+        self._lost_pause_s = lost_pause_s
         self._quick_s = quick_s
         self._process, self._spare = process or ReplayabilityProcess(), ReplayabilityProcess()
         self._make_long_process = make_long_process
         self._turns = WorkspaceTurns()
         #: Sessions that take long, one at a time.
         self._long: LongTasks[SessionRow, Replayability] = LongTasks(self._begin_long, places=1)
-        #: Times of this process's monotonic clock until which sessions and workspaces wait for a store.
+        #: Times of this process's monotonic clock until which sessions and workspaces wait.
         self._paused: dict[str, float] = {}
         self._paused_tenants: dict[Tenant, float] = {}
         self._failures: Counter[str] = Counter()
+        #: Attempts that found files of a session missing or damaged.
+        self._losses: Counter[str] = Counter()
         #: Time of this process's monotonic clock before which no turn begins while replays wait.
         self._next_s = 0.0
         #: Seconds that a session took lately; what a turn reads and does not compute is read again.
         self._session_s = turn_s / _MOST_SESSIONS
         #: Computed sessions, failed attempts, and sessions left without a value after the last of them.
         self.counts: Counter[str] = Counter()
+
+    @property
+    def has_paused(self) -> bool:
+        """Return whether sessions wait for their next attempt, which another run would count as the first."""
+        return bool(self._paused)
+
+    @property
+    def retry_s(self) -> float:
+        """Seconds within which all attempts end for sessions with missing or damaged files; 0 without any."""
+        return _MOST_FAILURES * self._lost_pause_s if self._losses else 0.0
 
     def end(self) -> None:
         """End the processes."""
@@ -130,7 +151,7 @@ class ReplayabilityWork:
         self._advance_long(held)
         if is_busy and began < self._next_s:
             return is_waiting
-        self._paused = {key: until for key, until in self._paused.items() if until > began}
+        self._forget_untried(began)
         with self._runtime.database.transaction(write=False) as db:
             tenant, rows = self._choose_sessions(db, began)
         if tenant is None:
@@ -160,9 +181,9 @@ class ReplayabilityWork:
         """Read a session and compute its value in a process of its own; yield None until it is computed."""
         try:
             recordings = yield from run_long_task_in_thread(
-                lambda: _read_replayability_recordings(self._runtime, [row]), name="replayability-read"
+                lambda: read_replayability_recordings(self._runtime, [row]), name="replayability-read"
             )
-        except (Unavailable, OSError):
+        except (Unavailable, OSError, FramesMissing):
             yield Replayability(error=Unavailable("A store"))
             return
         except Exception as error:
@@ -199,7 +220,9 @@ class ReplayabilityWork:
         most = max(_OLDEST_SHARE, min(_MOST_SESSIONS, int(self._turn_s / self._session_s)))
         oldest_count = most // _OLDEST_SHARE
         waiting = select(SessionRow).where(*in_tenant(SessionRow, tenant), WAITS_FOR_REPLAYABILITY)
-        if left_out := [*self._paused, *self._long.list_ids()]:
+        now_s = time.monotonic()
+        paused = [session_id for session_id, until_s in self._paused.items() if until_s > now_s]
+        if left_out := [*paused, *self._long.list_ids()]:
             waiting = waiting.where(col(SessionRow.id).not_in(left_out))
         sealed_at, session_id = col(SessionRow.sealed_at), col(SessionRow.id)
         newest = db.exec(waiting.order_by(sealed_at.desc(), session_id.desc()).limit(most)).all()
@@ -252,13 +275,13 @@ class ReplayabilityWork:
             is_last: whether the session is not tried again after a failure.
         """
         if isinstance(computed.error, Unavailable):
-            self._pause(row)
-            self._pause_tenant(row.tenant)
+            if not self._count_loss(row, values):
+                self._pause_tenant(row.tenant)
         elif computed.error is not None:
             self._count_failure(row, computed.error, values, is_last=is_last)
         else:
             values[row.id] = computed.value
-            del self._failures[row.id]
+            self._forget(row.id)
             self.counts["computed"] += 1
 
     def _read(
@@ -267,21 +290,20 @@ class ReplayabilityWork:
         """Return the recordings that can be read: all together, else each alone while there is time.
 
         A damaged file makes the joint read fail as a store does that does not answer. A session whose own
-        read fails waits; its workspace waits too if no session could be read.
+        read fails waits; its workspace waits too if the stores do not answer for any.
         """
         if len(rows) > 1:
             with suppress(Exception):  # each read alone raises it again
-                return _read_replayability_recordings(self._runtime, rows)
+                return read_replayability_recordings(self._runtime, rows)
         recordings: dict[str, RecordingMessage | None] = {}
         tried = unanswered = 0
         until_s = time.monotonic() + _ALONE_S
         for row in rows:
             tried += 1
             try:
-                recordings |= _read_replayability_recordings(self._runtime, [row])
-            except (Unavailable, OSError):
-                unanswered += 1
-                self._pause(row)
+                recordings |= read_replayability_recordings(self._runtime, [row])
+            except (Unavailable, OSError, FramesMissing):
+                unanswered += not self._count_loss(row, values)
             except Exception as error:
                 self._count_failure(row, error, values)
             if time.monotonic() > until_s:
@@ -313,13 +335,26 @@ class ReplayabilityWork:
             blob_url=settings.blob_url, archive_url=settings.cold_url, recording=recording
         )
 
-    def _pause(self, row: SessionRow) -> None:
-        """Let a session wait, because a store did not answer."""
-        self._paused[row.id] = time.monotonic() + _SESSION_PAUSE_S
-        log.warning(
-            "the replayability of session %s waits: a store does not answer, or a file is missing or damaged",
-            row.id,
-        )
+    def _count_loss(self, row: SessionRow, values: dict[str, float | None]) -> bool:
+        """Let a session wait whose files were not read; count a failure if only the files can be the cause.
+
+        Returns:
+            Whether it was counted: the stores answer, so the files are missing or damaged.
+        """
+        if not has_store_marks(self._runtime.settings):
+            self._paused[row.id] = time.monotonic() + _SESSION_PAUSE_S
+            log.warning("the replayability of session %s waits: a store does not answer", row.id)
+            return False
+        self._losses[row.id] += 1
+        self.counts["failures"] += 1
+        self._paused[row.id] = time.monotonic() + self._lost_pause_s
+        text = "the replayability of session %s waits: stored files are missing or damaged (%d of %d)"
+        log.warning(text, row.id, self._losses[row.id], _MOST_FAILURES)
+        if self._losses[row.id] >= _MOST_FAILURES:
+            self._leave_out(row, values)
+        elif len(self._losses) > _MOST_LOST:
+            self._pause_tenant(row.tenant)
+        return True
 
     def _pause_tenant(self, tenant: Tenant) -> None:
         """Let a workspace and mode wait, because a store did not answer."""
@@ -339,35 +374,21 @@ class ReplayabilityWork:
         self._paused[row.id] = time.monotonic() + self._failure_pause_s
         log.warning("the replayability of session %s cannot be computed: %r", row.id, error)
         if is_last or self._failures[row.id] >= _MOST_FAILURES:
-            del self._failures[row.id]
-            log.error("session %s is left without replayability", row.id)
-            self.counts["left_out"] += 1
-            values[row.id] = None
+            self._leave_out(row, values)
 
+    def _leave_out(self, row: SessionRow, values: dict[str, float | None]) -> None:
+        """Give a session no value for good."""
+        log.error("session %s is left without replayability", row.id)
+        self._forget(row.id)
+        self.counts["left_out"] += 1
+        values[row.id] = None
 
-class _FramesMissing(Exception):
-    """The lake lacks frames of a sealed session."""
+    def _forget(self, session_id: str) -> None:
+        """Forget pause and failures of a session that is not tried again."""
+        self._paused.pop(session_id, None)
+        del self._failures[session_id], self._losses[session_id]
 
-
-def _read_replayability_recordings(
-    runtime: Runtime, rows: Sequence[SessionRow]
-) -> dict[str, RecordingMessage | None]:
-    """Return recordings by session; None without snapshots, and for one that is too large to be replayed.
-
-    Raises:
-        _FramesMissing: if the lake lacks frames of a session.
-        Unavailable: if a store does not answer.
-    """
-    small = read_sessions_with_recordings(runtime, [row.id for row in rows]).recordings
-    recordings: dict[str, RecordingMessage | None] = {}
-    for row in rows:
-        try:
-            recording = small.get(row.id) or read_recording(runtime, row)
-        except InvalidRecording:
-            recordings[row.id] = None
-            continue
-        if len(recording.frames) != row.frame_count:
-            raise _FramesMissing
-        has_snapshots = any(frame.dom_object for frame in recording.frames)
-        recordings[row.id] = recording if has_snapshots else None
-    return recordings
+    def _forget_untried(self, now_s: float) -> None:
+        """Forget sessions whose pause ended long ago: they no longer wait."""
+        for session_id in [key for key, until in self._paused.items() if until + _FORGOTTEN_S <= now_s]:
+            self._forget(session_id)
