@@ -60,6 +60,24 @@ def test_a_clock_that_is_set_back_by_minutes_repeats_no_tick(
         assert len(kitchen.follow()) == ticks
 
 
+def test_a_clock_that_was_far_behind_repeats_no_tick(
+    kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kitchen.add(cron="0 6 * * *")
+    kitchen.make_due(ago=timedelta(days=7))
+    due_at = kitchen.listed()["nightly"].recipe.next_at
+    # Its last tick before the creation is within the year by which the clock is behind.
+    yearly = kitchen.add("yearly", cron=f"0 6 1 {(due_at.month + 5) % 12 + 1} *")
+    with kitchen.runtime.database.transaction(write=True) as db:
+        db.merge(yearly).created_at = due_at - timedelta(days=1)
+    for minutes, ticks in ((1, 1), (-365 * 24 * 60, 0), (3, 0), (5, 0), (24 * 60, 1), (24 * 60 + 1, 0)):
+        monkeypatch.setattr(clock, "now", lambda minutes=minutes: due_at + timedelta(minutes=minutes))
+        assert len(kitchen.follow()) == ticks
+    assert [clock.to_iso(due_at + timedelta(days=days)) for days in (0, 1)] == sorted(
+        export.spec["filter"]["until"] for export in kitchen.exports()
+    )
+
+
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Australia/Lord_Howe"])
 @pytest.mark.parametrize(
     ("cron", "since"),

@@ -66,6 +66,8 @@ class Kitchen:
         with self.runtime.database.transaction(write=True) as db:
             row = db.get_one(RecipeRow, (self.workspace_id, "live", name))
             row.next_at -= ago
+            row.created_at -= ago
+            row.last_at = row.last_at and row.last_at - ago
 
     def follow(self, **options: Any) -> list[ListedRecipe]:
         return list(queue_due_recipe_ticks(self.runtime, **options))

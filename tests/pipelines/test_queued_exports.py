@@ -227,7 +227,8 @@ def test_a_recipe_is_a_partition_and_its_tick_becomes_a_run(deployment: Deployme
     assert deployment.instance.get_dynamic_partitions(PARTITIONS.name) == ["nightly"]
     assert deployment.tick() == []
     with deployment.runtime.database.transaction(write=True) as db:
-        db.get_one(RecipeRow, (deployment.workspace_id, "live", "nightly")).next_at -= timedelta(days=1)
+        row = db.get_one(RecipeRow, (deployment.workspace_id, "live", "nightly"))
+        row.next_at, row.created_at = row.next_at - timedelta(days=1), row.created_at - timedelta(days=1)
     assert deployment.follow_recipes() == "1 exports made, 0 recipes failed."
     assert deployment.follow_recipes() == "No recipe is due."
     (request,) = deployment.tick()

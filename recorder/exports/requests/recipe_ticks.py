@@ -140,13 +140,22 @@ def _queue_recipe_tick(runtime: Runtime, recipe: RecipeRow, now: datetime) -> Li
 
 
 def _claim_recipe_tick(db: DbSession, recipe: RecipeRow, now: datetime) -> RecipeRow | None:
-    """Return the row with its tick claimed and the next one set; None if it changed since it was read."""
+    """Return the row with its tick claimed and the next one set.
+
+    Returns:
+        None if the row changed since it was read, or if its tick is not after the last one, or after the
+        creation: `_correct_future_ticks` set it while the clock was slow. Then only the next one is set.
+    """
     row = _lock_unchanged_recipe(db, recipe)
-    if row is not None:
-        row.last_at = _find_recipe_tick(row, now)
-        row.next_at = parse_cron(row.cron, row.timezone).next_after(now)
-        row.tried_at = None
-        db.add(row)
+    if row is None:
+        return None
+    tick, after = _find_recipe_tick(row, now), row.last_at or row.created_at
+    row.next_at = parse_cron(row.cron, row.timezone).next_after(now)
+    row.tried_at = None
+    db.add(row)
+    if tick <= after <= now:
+        return None
+    row.last_at = tick
     return row
 
 
