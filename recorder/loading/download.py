@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from recorder.datasets.errors import ManifestUnreadable, UnlistedFiles
 from recorder.datasets.formats import CARD, MANIFEST
@@ -46,10 +46,11 @@ def download(
         return
     folder.mkdir(parents=True, exist_ok=True)
     manifest = format_manifest(document)
+    # First: the signed address of a manifest may expire during a long download, and while the card is read
+    # another process may complete this dataset in the folder.
+    card = source.read_card()
     others = _read_other_manifests(folder, manifest)
     _require_no_unlisted_files(folder, document, shards, others)
-    # First, since the signed address of a manifest may expire during a long download.
-    card = source.read_card()
     done, total = 0, sum(shard.size_bytes for shard in shards)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".part-") as parts:
         _remove_other_datasets(folder, others, kept={shard.path for shard in shards})
@@ -71,32 +72,40 @@ def download(
     (folder / UNFINISHED_MANIFEST).unlink(missing_ok=True)
 
 
-def _read_other_manifests(folder: Path, manifest: bytes) -> dict[Path, Manifest]:
-    """Return the manifests of other datasets and versions in a folder, complete or not, by path."""
-    others = {}
+class _OtherManifest(NamedTuple):
+    """Manifest of another dataset or version, complete or not, and its bytes."""
+
+    path: Path
+    text: bytes
+    content: Manifest
+
+
+def _read_other_manifests(folder: Path, manifest: bytes) -> list[_OtherManifest]:
+    """Return the manifests of other datasets and versions in a folder."""
+    others = []
     for path in (folder / MANIFEST, folder / UNFINISHED_MANIFEST):
         # Processes that train together may download at once: another one may remove it.
         with suppress(ManifestUnreadable, FileNotFoundError):
             # Only a plain file: reading a pipe would wait.
             if path.is_file() and (text := path.read_bytes()) != manifest:
-                others[path] = parse_manifest(text)
+                others.append(_OtherManifest(path, text, parse_manifest(text)))
     return others
 
 
 def _require_no_unlisted_files(
-    folder: Path, document: dict[str, Any], shards: list[Shard], others: dict[Path, Manifest]
+    folder: Path, document: dict[str, Any], shards: list[Shard], others: list[_OtherManifest]
 ) -> None:
-    listed = [*shards, *(shard for other in others.values() for shard in other.shards)]
+    listed = [*shards, *(shard for other in others for shard in other.content.shards)]
     unlisted = find_unlisted_files(FolderSource(folder), document["format"], listed)
     if unlisted:
         raise UnlistedFiles(str(folder), unlisted)
 
 
-def _remove_other_datasets(folder: Path, others: dict[Path, Manifest], *, kept: set[str]) -> None:
+def _remove_other_datasets(folder: Path, others: list[_OtherManifest], *, kept: set[str]) -> None:
     """Remove the files of other manifests, then these: if a kill ends it, the next download repeats it."""
     root = folder.resolve()
-    for manifest_path, manifest in others.items():
-        for shard in manifest.shards:
+    for other in others:
+        for shard in other.content.shards:
             path = folder / shard.path
             # A folder that is a link may lead elsewhere.
             if shard.path not in kept and path.is_file() and path.parent.resolve().is_relative_to(root):
@@ -104,7 +113,10 @@ def _remove_other_datasets(folder: Path, others: dict[Path, Manifest], *, kept: 
                 with suppress(OSError):
                     path.parent.rmdir()
         (folder / CARD).unlink(missing_ok=True)
-        manifest_path.unlink(missing_ok=True)
+        # Another process may have replaced it by the manifest of this dataset, which is complete then.
+        with suppress(FileNotFoundError):
+            if other.path.read_bytes() == other.text:
+                other.path.unlink()
 
 
 def _write_file(parts: Path, path: Path, data: bytes) -> None:

@@ -2,12 +2,14 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
 
 import recorder
 from recorder.datasets.errors import FileGone, UnlistedFiles
+from recorder.datasets.sources import FolderSource
 from recorder.runtime import Runtime
 from tests.support.export_runs import export, hashes_of
 
@@ -95,6 +97,27 @@ def test_a_folder_with_rows_of_no_known_dataset_is_refused_and_left_as_it_is(
     (folder / UNLISTED).unlink()
     recorder.open_export(versions[0]).download(folder)
     assert files_of(folder) == files_of(versions[0])
+
+
+@pytest.mark.parametrize("step", ["read_card", "list_data_paths"])
+def test_a_dataset_that_another_process_completes_meanwhile_stays_complete(
+    versions: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    folder = tmp_path / "set"
+    recorder.open_export(versions[0]).download(folder)
+    read = getattr(FolderSource, step)
+
+    def complete_before(self: FolderSource) -> Any:
+        monkeypatch.undo()
+        recorder.open_export(versions[1]).download(folder)
+        return read(self)
+
+    monkeypatch.setattr(FolderSource, step, complete_before)
+    opened = recorder.open_export(versions[1])
+    # Each time bytes were fetched, the process that was complete can open its dataset.
+    rows = []
+    opened.download(folder, on_progress=lambda *_: rows.append(recorder.open_export(folder).rows))
+    assert {*rows} == {opened.rows} and files_of(folder) == files_of(versions[1])
 
 
 def test_a_link_out_of_the_folder_is_not_followed(versions: list[Path], tmp_path: Path) -> None:
