@@ -5,6 +5,8 @@ import os
 import pickle
 import stat
 import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -295,6 +297,26 @@ def test_a_probe_leaves_no_folders(tmp_path: Path) -> None:
         written.write(b"rows")
     destination.probe()
     assert destination.size("data/part/events.parquet") == 4
+
+
+def test_probes_at_once_leave_the_rights_of_shared_folders(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    before = os.umask(0o077)
+
+    def probe_and_write(number: int) -> None:
+        destination = LocalFolderDestination(tmp_path / str(number // 4) / "team" / f"exp_{number}")
+        destination.probe()
+        with destination.create("file") as written:
+            written.write(b"rows")
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(probe_and_write, range(400)))
+    finally:
+        os.umask(before)
+    modes = Counter((path.is_dir(), stat.S_IMODE(path.stat().st_mode)) for path in tmp_path.rglob("*"))
+    assert modes == {(True, 0o755): 2 * 100 + 2 * 400, (False, 0o644): 400}
+    tmp_path.chmod(0o700)
 
 
 def test_folders_of_an_export_whose_files_are_removed_are_removed(tmp_path: Path) -> None:

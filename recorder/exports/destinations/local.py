@@ -23,6 +23,8 @@ _STAGING = ".staging"
 _FOLDER_MODE = 0o755
 _FILE_MODE = 0o644
 _PIECE_BYTES = 1024 * 1024
+#: Attempts to create a folder while probes of other exports remove empty ones around it.
+_MOST_ATTEMPTS = 100
 _PATH_REFUSAL = "The file system does not take this path; send a shorter one, of usual names."
 _SUBJECT = "The export destination"
 # Errors of a file system that will never take the file, as opposed to one that does not answer.
@@ -160,14 +162,41 @@ def _make_local_folder(folder: Path) -> list[Path]:
     The process creates private files; the folder that a local export is sent to decides who may read it.
 
     Returns:
-        The folders that were missing, the innermost first.
+        The folders that were created, the innermost first.
     """
-    missing = list(takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
-    make_durable_folder(folder)
-    for path in reversed(missing):
-        with suppress(OSError):
-            path.chmod(path.parent.stat().st_mode & _FOLDER_MODE)
-    return missing
+    created: list[Path] = []
+    for attempt in range(1, _MOST_ATTEMPTS + 1):
+        missing = list(takewhile(lambda path: not path.exists(), [folder, *folder.parents]))
+        try:
+            for path in reversed(missing):
+                _create_shared_folder(path)
+                created.insert(0, path)
+            make_durable_folder(folder)
+            break
+        except FileNotFoundError:  # a probe of another export removed an empty folder
+            if attempt == _MOST_ATTEMPTS:
+                raise
+    return created
+
+
+def _create_shared_folder(path: Path) -> None:
+    """Create a folder that has its rights from the start: other exports may create folders in it at once."""
+    mode = path.parent.stat().st_mode & _FOLDER_MODE
+    staged = path.with_name(f".{new_id('req')}")
+    staged.mkdir()
+    with suppress(OSError):  # some network folders take no modes
+        staged.chmod(mode)
+    try:
+        staged.rename(path)
+    except OSError:
+        staged.rmdir()
+        # Another export created it, or this kind of network folder renames no folders.
+        with suppress(FileExistsError):
+            path.mkdir()
+            with suppress(OSError):
+                path.chmod(mode)
+    with suppress(PermissionError):  # of a folder in which this user may create files and not list them
+        sync_path_to_disk(path.parent)
 
 
 def _remove_if_empty(folders: Iterable[Path]) -> None:
