@@ -11,7 +11,6 @@ import sqlalchemy
 from dagster._core.events import AssetObservationData, StepMaterializationData
 from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, SqlEventLogStorageTable
 from dagster._serdes import deserialize_value, serialize_value
-from dagster_shared.serdes.errors import DeserializationError
 
 _CHUNK = 50
 #: Events of a run that stay; all others may hold texts.
@@ -89,8 +88,12 @@ def strip_check_texts(connection: sqlalchemy.Connection, run_id: str) -> None:
 def _strip_stored_event(text: str) -> str | None:
     """Return a stored event without texts; None if nothing of it stays, or if it cannot be read."""
     try:
-        entry = strip_event_log_entry(deserialize_value(text, dg.EventLogEntry))
-    except (ValueError, DeserializationError):
+        stored = deserialize_value(text, dg.EventLogEntry)
+    except Exception:  # damaged records raise errors of many kinds, such as TypeError and KeyError
+        return None
+    try:
+        entry = strip_event_log_entry(stored)
+    except ValueError:  # a type of events that this release of Dagster does not have
         return None
     return None if entry is None else serialize_value(entry)
 

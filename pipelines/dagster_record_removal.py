@@ -27,7 +27,6 @@ from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 from dagster._serdes import deserialize_value, serialize_value
-from dagster_shared.serdes.errors import DeserializationError
 
 from pipelines.dagster_event_texts import strip_check_texts, strip_event_log_entry, strip_event_texts
 from pipelines.dagster_table_rewrites import is_dagster_sqlite_file_damaged, rewrite_dagster_sqlite_file
@@ -312,8 +311,8 @@ def _delete_unreadable_latest_materializations(storage: SqlEventLogStorage) -> N
             statement.where(table.c.last_materialization.is_not(None))
         ).all():
             try:
-                deserialize_value(text, dg.EventLogRecord)
-            except (ValueError, DeserializationError):
+                _ = deserialize_value(text, dg.EventLogRecord).event_log_entry.run_id
+            except Exception:  # damaged records raise errors of many kinds, such as TypeError and KeyError
                 connection.execute(
                     table.update().where(table.c.id == row_id).values(last_materialization=None)
                 )

@@ -135,15 +135,38 @@ def test_texts_in_a_database_that_is_read_are_left_to_the_next_removal(
     assert find_word(instance, tmp_path) == []
 
 
+def test_events_that_cannot_be_read_hold_up_no_removal(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    run_id = run(instance, talkative)
+    with closing(sqlite3.connect(find_event_file(instance, run_id), isolation_level=None)) as events:
+        (first,) = events.execute("SELECT min(id) FROM event_logs").fetchone()
+        events.execute(
+            "UPDATE event_logs SET event = ? WHERE id = ?", ('{"__class__": "EventLogEntry"}', first)
+        )
+    assert strip(instance).failures == [] and list_stripped(instance) == {run_id}
+    assert rewrite_dagster_databases(instance)[1] == []
+    assert find_word(instance, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda text: "{" + text,
+        lambda text: '{"__class__": "EventLogRecord", "storage_id": 5}',
+        lambda text: '{"__class__": "EventLogRecord", "storage_id": 5, "event_log_entry": 1}',
+        lambda text: text.replace('"event_type_value"', '"event_type"'),
+        lambda text: "[" * 5000,
+    ],
+    ids=["no-json", "no-entry", "other-entry", "no-type", "nested"],
+)
 def test_a_latest_materialization_that_cannot_be_read_is_removed(
-    instance: dg.DagsterInstance, tmp_path: Path
+    instance: dg.DagsterInstance, tmp_path: Path, damage: Callable[[str], str]
 ) -> None:
     run(instance, shown)
     storage = instance.event_log_storage
     assert isinstance(storage, SqliteEventLogStorage)
     with storage.index_connection() as connection:
         table = AssetKeyTable
-        damaged = "{" + str(connection.scalar(sqlalchemy.select(table.c.last_materialization)))
+        damaged = damage(str(connection.scalar(sqlalchemy.select(table.c.last_materialization))))
         connection.execute(table.update().values(last_materialization=damaged))
     assert strip(instance).failures == []
     with storage.index_connection() as connection:
