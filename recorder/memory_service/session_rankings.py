@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
-import numpy as np
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -13,7 +12,7 @@ from recorder.memory.queries.chosen_sessions import read_newest_columns, select_
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory.queries.outliers import THRESHOLD, Rank, find_outliers
 from recorder.memory.queries.similarity import SimilarRow, index_similarity
-from recorder.memory.storage.versions import count_outcome_changes, was_rebuilt_since_graph_version
+from recorder.memory.storage.versions import has_outcome_changed_twice, was_rebuilt_since_graph_version
 from recorder.models.memory import OutlierSession, SimilarSession
 from recorder.models.session import Session, SessionMetadataRow, SessionRow
 from recorder.models.wire import ActorKind, Outcome
@@ -69,7 +68,7 @@ def rank_outliers(
     version, offset = (columns.version, 0) if after is None else after
     if version < columns.version and was_rebuilt_since_graph_version(db, scope, version):
         raise InvalidCursor("The graph was rebuilt since the first page; begin again without a cursor.")
-    if outcome is not None and _has_outcome_changed_twice(db, scope, columns, version):
+    if outcome is not None and has_outcome_changed_twice(db, scope, version, columns.version):
         raise InvalidCursor("Outcomes changed since the first page; begin again without a cursor.")
     chosen = select_session_rows(
         columns, since=since, until=until, outcome=outcome, actor_kind=actor_kind, version=version
@@ -98,19 +97,6 @@ def rank_outliers(
 
     page = fetch_list_page(read_ranked, limit=limit, position_of=lambda ranked: (version, ranked[0] + 1))
     return FetchedPage([session for _, session in page.items if session is not None], page.position)
-
-
-def _has_outcome_changed_twice(
-    db: DbSession, scope: GraphScope, columns: GraphColumns, since_version: int
-) -> bool:
-    """Return whether a session changed its outcome more than once after a version.
-
-    A row keeps one earlier outcome, so that of the version is then lost.
-    """
-    if since_version == columns.version:
-        return False
-    changed = int(np.count_nonzero(columns.outcome_since > since_version))
-    return count_outcome_changes(db, scope, since_version, columns.version) > changed
 
 
 def rank_similar_sessions(

@@ -20,12 +20,14 @@ from tests.support.graph_sessions import START, make_row, make_scope, make_steps
 __all__ = ["database"]
 
 
-def add_sessions(database: Database, *words: str) -> tuple[GraphScope, list[SessionRow]]:
-    """Store sessions of a new workflow, the newest first, and take them into its graph."""
+def add_sessions(
+    database: Database, *words: str, scope: GraphScope | None = None, first: int = 0
+) -> tuple[GraphScope, list[SessionRow]]:
+    """Store sessions of a new workflow or a given one, the newest first, and take them into its graph."""
     with database.transaction(write=True) as db:
-        scope = make_scope(db)
+        scope = scope or make_scope(db)
     rows = [
-        make_row(scope, seal_seq=number + 1, started_at=START - timedelta(hours=number))
+        make_row(scope, seal_seq=first + number + 1, started_at=START - timedelta(hours=number))
         for number in range(len(words))
     ]
     steps = {row.id: make_steps(text) for row, text in zip(rows, words, strict=True)}
@@ -82,4 +84,27 @@ def test_outcomes_that_change_twice_move_no_page_of_all_sessions(database: Datab
     for outcome in ("abandoned", "error"):
         with database.transaction(write=True) as db:
             replace_session_outcome(db, rows[0], outcome)
+    assert [*listed, *(session_id for page in pages for session_id in page)] == [row.id for row in rows]
+
+
+def test_outcomes_of_sessions_that_came_later_end_no_pages(database: Database) -> None:
+    scope, rows = add_sessions(database, *["1a 2b"] * 6)
+    pages = read_pages(database, scope, limit=2, outcome="success")
+    listed = next(pages)
+    _, (later,) = add_sessions(database, "1a 2b", scope=scope, first=len(rows))
+    for row, outcome in ((later, "abandoned"), (later, "error"), (rows[5], "error")):
+        with database.transaction(write=True) as db:
+            replace_session_outcome(db, row, outcome)
+    assert [*listed, *(session_id for page in pages for session_id in page)] == [row.id for row in rows]
+
+
+def test_outcomes_that_changed_twice_before_the_first_page_end_no_pages(database: Database) -> None:
+    scope, rows = add_sessions(database, *["1a 2b"] * 6)
+    with database.transaction(write=True) as db:
+        replace_session_outcome(db, rows[5], "error")
+        replace_session_outcome(db, rows[5], "success")
+    pages = read_pages(database, scope, limit=2, outcome="success")
+    listed = next(pages)
+    with database.transaction(write=True) as db:
+        replace_session_outcome(db, rows[5], "error")
     assert [*listed, *(session_id for page in pages for session_id in page)] == [row.id for row in rows]

@@ -161,7 +161,8 @@ def replace_session_outcome(db: DbSession, row: SessionRow, outcome: str) -> int
     current = _read_current_graph_path(db, row.id)
     if head is None or current is None or current.outcome == outcome:
         return None
-    version = add_graph_version(db, scope, head, "outcome")
+    params = {"added_version": current.version, "earlier_version": current.outcome_version or 0}
+    version = add_graph_version(db, scope, head, "outcome", params=params)
     changed = {"outcome": outcome, "outcome_version": version, "earlier_outcome": current.outcome}
     _update_current_graph_path(db, row.id, changed)
     return version
@@ -250,8 +251,9 @@ def _change_trace_counts(db: DbSession, scope: GraphScope, counts: Mapping[int, 
 
 
 def _read_current_graph_path(db: DbSession, session_id: str) -> Any:
-    """Return trace and outcome of a session in its graph; None if it is not there."""
-    columns = select(SessionPathRow.trace_key, SessionPathRow.outcome)
+    """Return trace, outcome and their versions of a session in its graph; None if it is not there."""
+    row = SessionPathRow
+    columns = select(row.version, row.trace_key, row.outcome, row.outcome_version)
     return db.exec(columns.where(*_match_current_graph_path(session_id))).one_or_none()
 
 

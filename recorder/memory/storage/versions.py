@@ -128,11 +128,21 @@ def have_sessions_left_since_graph_version(db: DbSession, scope: GraphScope, sin
     return db.exec(select(row.version).where(*in_scope(row, scope), *left).limit(1)).first() is not None
 
 
-def count_outcome_changes(db: DbSession, scope: GraphScope, since_version: int, version: int) -> int:
-    """Count the changes of outcomes after a version, up to a later one; each made a version of its own."""
+def has_outcome_changed_twice(db: DbSession, scope: GraphScope, since_version: int, version: int) -> bool:
+    """Return whether a session of a version changed its outcome more than once, up to a later version.
+
+    A row keeps one earlier outcome, so that of the version is then lost. Changes that an earlier release
+    stored do not show whose they are, and count as second ones.
+    """
     row = GraphVersionRow
+    added, earlier = (col(row.params)[name].as_integer() for name in ("added_version", "earlier_version"))
     changed = (col(row.version) > since_version, col(row.version) <= version, row.kind == "outcome")
-    return db.exec(select(func.count()).where(*in_scope(row, scope), *changed)).one()
+    is_second = (
+        func.coalesce(added, 0) <= since_version,
+        func.coalesce(earlier, since_version + 1) > since_version,
+    )
+    second = select(row.version).where(*in_scope(row, scope), *changed, *is_second)
+    return db.exec(second.limit(1)).first() is not None
 
 
 def count_trace_changes(db: DbSession, scope: GraphScope, since_version: int) -> dict[int, int] | None:
