@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -177,6 +180,21 @@ def test_two_writers_of_one_file_write_whole_ones_beside_other_files(tmp_path: P
     write_xes(path, write_again(), name="log")
     assert [trace.name for trace in read_xes_traces(path)] == ["first"]
     assert other.read_text() == "a file of the user"
+    assert {file.name for file in tmp_path.iterdir()} == {path.name, other.name}
+
+
+def test_the_parts_of_killed_writers_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "out.xes"
+    other = tmp_path / ".part-0123456789abcdef-0123456789abcdef"
+    other.write_text("a part of another file")
+    killed = (
+        "import os, sys; from pathlib import Path; from recorder.interchange.xes_writer import write_xes; "
+        "write_xes(Path(sys.argv[1]), (os.kill(os.getpid(), 9) for _ in range(1)), name='log')"
+    )
+    for _ in range(2):
+        assert subprocess.run([sys.executable, "-c", killed, path], check=False).returncode == -signal.SIGKILL
+        assert len([*tmp_path.iterdir()]) == 2
+    write_xes(path, [LogTrace("whole")], name="log")
     assert {file.name for file in tmp_path.iterdir()} == {path.name, other.name}
 
 
