@@ -148,7 +148,8 @@ def _poll_session_messages(
         for status in _poll_table_rows(db, SessionStatusRow, others):
             messages[status.session_id].append(make_status_message(status))
     for watched in unread:
-        yield _limit_polled_bytes(watched, sorted(messages[watched.session_id]))
+        limited = _limit_polled_bytes(watched, sorted(messages[watched.session_id]))
+        yield limited.watched, limited.messages
 
 
 def _poll_event_messages(
@@ -157,14 +158,17 @@ def _poll_event_messages(
     """Return the events of each session, and the sessions, some of which end earlier: for their bytes."""
     sessions = {watched.session_id: watched for watched in unread}
     messages: dict[str, list[Message]] = {session_id: [] for session_id in sessions}
+    sizes = dict.fromkeys(sessions, 0)
     full: set[str] = set()
     for session_id, first_position, first_id, payload in _poll_event_batches(db, unread):
         if session_id in full:
             continue
         watched = sessions[session_id]
-        messages[session_id] += watched.select(make_stream_event_messages(first_position, first_id, payload))
+        read = watched.select(make_stream_event_messages(first_position, first_id, payload))
         # Rows of other tables between these events are read, later ones are not.
-        sessions[session_id], messages[session_id] = _limit_polled_bytes(watched, messages[session_id])
+        limited = _limit_polled_bytes(watched, read, sizes[session_id])
+        sessions[session_id], sizes[session_id] = limited.watched, limited.size
+        messages[session_id] += limited.messages
         if sessions[session_id].until < watched.until:
             full.add(session_id)
             if len(full) == len(sessions):
@@ -172,16 +176,21 @@ def _poll_event_messages(
     return messages, list(sessions.values())
 
 
-def _limit_polled_bytes(
-    watched: _PolledSession, messages: list[Message]
-) -> tuple[_PolledSession, list[Message]]:
-    """Return the session and its messages up to the size of a poll."""
-    size = 0
+class _LimitedMessages(NamedTuple):
+    """Messages up to the size of a poll, the session, which may end earlier for it, and the bytes so far."""
+
+    watched: _PolledSession
+    messages: list[Message]
+    size: int
+
+
+def _limit_polled_bytes(watched: _PolledSession, messages: list[Message], size: int = 0) -> _LimitedMessages:
+    """Return the messages up to the size of a poll, of which earlier ones take some bytes."""
     for count, (position, _, data) in enumerate(messages, start=1):
         size += len(data)
         if size >= POLLED_BYTES:
-            return watched._replace(until=position), messages[:count]
-    return watched, messages
+            return _LimitedMessages(watched._replace(until=position), messages[:count], size)
+    return _LimitedMessages(watched, messages, size)
 
 
 def _poll_event_batches(db: DbSession, unread: list[_PolledSession]) -> Iterable[Any]:
