@@ -118,8 +118,11 @@ def test_many_answers_are_deleted_by_short_transactions_and_only_by_a_purge(call
     runtime, session_id = caller.service.runtime, caller.make_session()
     first = caller.post("/v1/sessions:batch_stop", {"ids": [session_id]}, key="k")
     with runtime.database.transaction(write=True) as db:
-        own = (IdempotencyRow.workspace_id == caller.key.workspace_id, IdempotencyRow.path != "/v1/sessions")
-        columns = db.exec(select(IdempotencyRow).where(*own)).one().model_dump()
+        conditions = (
+            IdempotencyRow.workspace_id == caller.key.workspace_id,
+            IdempotencyRow.path != "/v1/sessions",
+        )
+        columns = db.exec(select(IdempotencyRow).where(*conditions)).one().model_dump()
         db.connection().execute(
             insert(IdempotencyRow), [{**columns, "key": f"{number:064}"} for number in range(1_200)]
         )
