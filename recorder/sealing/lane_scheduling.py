@@ -50,7 +50,8 @@ class LaneScheduler:
 
     Attributes:
         current: the lane that the run works on now.
-        paused: lanes whose batches the run paused and can resume.
+        paused: lanes whose batches the run paused, with the fences of their leases at that time. The run can
+            resume a batch as long as no other run takes the lane.
         stopping: set it to end after the portion at hand.
         has_lost_permit: whether another run took this run's permit after it was not renewed in time.
         times: times between lanes and between attempts.
@@ -67,7 +68,7 @@ class LaneScheduler:
     ) -> None:
         self.times = times or SealingTimes()
         self.current: LaneWork | None = None
-        self.paused: frozenset[Lane] = frozenset()
+        self.paused: dict[Lane, int] = {}
         self.stopping = stopping or threading.Event()
         self.has_lost_permit = False
         self._runtime, self._owner, self._batch_limits = runtime, owner, batch_limits
@@ -109,11 +110,13 @@ class LaneScheduler:
             if taken is None:
                 return None
             lane, lease = taken
+            is_resumed = self.paused.get(lane) == lease.fence - 1
             batch = batches.claim_sealing_batch(
-                db, lane, lease, limits=self._batch_limits, is_resumed=lane in self.paused
+                db, lane, lease, limits=self._batch_limits, is_resumed=is_resumed
             )
             if batch is None:
-                lease.release(db)
+                # Not released: the higher fence would keep the run that paused the lane from resuming it.
+                db.rollback()
                 return None
         self.current = LaneWork(lane, lease, batch)
         return self.current

@@ -324,11 +324,11 @@ class Sealer:
         self._scheduler.pause(reserved_for=timedelta(0) if self.stopping.is_set() else times.reserved_for)
         # Not before the lane is released: if that fails, the preparation is closed.
         self._paused.keep(work.batch, preparation, fence=work.lease.fence)
-        self._scheduler.paused = self._paused.lanes
+        self._scheduler.paused = self._paused.fences
 
     def _resume_batch(self, batch: ClaimedBatch) -> BatchPreparation | None:
         preparation = self._paused.take(batch)
-        self._scheduler.paused = self._paused.lanes
+        self._scheduler.paused = self._paused.fences
         return preparation
 
 
