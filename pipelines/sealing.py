@@ -33,7 +33,7 @@ from recorder.sealing import (
     list_sealing_runs,
     open_sealer,
 )
-from recorder.sealing.cleanup import count_rows_by_tenant
+from recorder.sealing.arrivals import check_table_arrivals
 from recorder.storage.database import Database
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.tenant import GraphScope
@@ -51,6 +51,8 @@ _LONGEST_PAUSE_S = 30.0
 _GRAPHS = "memory_graphs"
 #: Sessions of a graph up to which a sealing drain run loads it for its picture; rebuilds draw larger ones.
 _DRAWN_SESSIONS = 20_000
+#: Incomplete tables that the first line of a failed check describes.
+_DESCRIBED_TABLES = 3
 
 
 class SealingDrainConfig(dg.Config):
@@ -301,30 +303,37 @@ def poll_lanes_for_sealing_run(
         dg.AssetCheckSpec(
             "all_events_arrived",
             asset="session_events",
-            description="As many event rows in the lake as its sessions count, in every workspace and mode.",
+            description=(
+                "The lake holds all events of the sealed sessions, in files that exist in full, in every "
+                "workspace and mode."
+            ),
         ),
         dg.AssetCheckSpec(
             "all_frames_arrived",
             asset="session_frames",
-            description="As many frame rows in the lake as its sessions count, in every workspace and mode.",
+            description=(
+                "The lake holds all frame rows of the sealed sessions, in files that exist in full, in every "
+                "workspace and mode."
+            ),
         ),
     ]
 )
 def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
-    """Count the rows of every workspace and mode."""
-    tenants = count_rows_by_tenant(recorder.runtime)
-    for rows, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
-        differing = [
-            counts for counts in tenants if getattr(counts, rows) != getattr(counts, f"expected_{rows}")
-        ]
+    """Compare rows and files of every workspace and mode with the sealed sessions."""
+    arrived = check_table_arrivals(recorder.runtime)
+    for kind, check in (("events", "all_events_arrived"), ("frames", "all_frames_arrived")):
+        tables = [table for table in arrived if table.kind == kind]
+        incomplete = [table.describe() for table in tables if not table.is_complete]
         yield dg.AssetCheckResult(
-            asset_key=f"session_{rows}",
+            asset_key=f"session_{kind}",
             check_name=check,
-            passed=not differing,
+            passed=not incomplete,
+            description="; ".join(incomplete[:_DESCRIBED_TABLES]) or None,
             metadata={
-                "tenants": len(tenants),
-                rows: sum(getattr(counts, rows) for counts in tenants),
-                "differing": [f"{counts.tenant.workspace_id} {counts.tenant.mode}" for counts in differing],
+                "tenants": len(tables),
+                kind: sum(table.files.rows for table in tables),
+                "files": sum(table.files.count for table in tables),
+                "incomplete": incomplete,
             },
         )
 
@@ -332,7 +341,7 @@ def arrivals(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
 check_arrivals = dg.define_asset_job(
     "check_arrivals",
     selection=dg.AssetSelection.checks(arrivals),
-    description="Counts the lake's rows against what the sealed sessions say.",
+    description="Compares rows and files of the lake with the sealed sessions.",
 )
 daily_arrivals = dg.ScheduleDefinition(
     name="daily_arrivals",

@@ -1,16 +1,14 @@
-"""Cleanup after sealing: sweep of hot rows, expired answers, done batches, compaction, row counts.
+"""Cleanup after sealing: sweep of hot rows, expired answers, done batches, compaction.
 
 Design §3.
 """
 
 import logging
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-import polars as pl
 from sqlalchemy import tuple_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, select
@@ -18,12 +16,11 @@ from sqlmodel import col, delete, select
 from recorder import clock
 from recorder.access.idempotency_keys import delete_expired_keyed_answers
 from recorder.errors import RecorderError
-from recorder.models.operations import SealBatchRow, SealCounterRow
+from recorder.models.operations import SealBatchRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import has_waiting_sessions
 from recorder.sealing.portions import RequireLease, discard_leftover_portions
 from recorder.sealing.sweep import SweepCounts, has_rows_to_sweep, sweep_hot_rows
-from recorder.storage.lake_reads import retry_lake_read
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind
 from recorder.storage.leases import HeldLease, lease_for_block
 from recorder.tenant import Tenant
@@ -123,67 +120,3 @@ def _delete_done_batches(runtime: Runtime, require_lease: RequireLease) -> None:
         with runtime.database.transaction(write=True) as db:
             require_lease(db)
             deleted = db.exec(delete(batch).where(tuple_(*key).in_(done))).rowcount
-
-
-# A batch is committed to one table after the other; a count in between sees a difference that passes.
-_COUNT_ATTEMPTS = 5
-_COUNT_PAUSE_S = 0.5
-
-
-@dataclass(frozen=True)
-class TenantCounts:
-    """Rows of one workspace and mode: by the counts of its sealed sessions, and in the lake."""
-
-    tenant: Tenant
-    sessions: int
-    expected_events: int
-    events: int
-    expected_frames: int
-    frames: int
-
-    @property
-    def is_complete(self) -> bool:
-        """Return whether the lake holds exactly the expected rows."""
-        return (self.events, self.frames) == (self.expected_events, self.expected_frames)
-
-
-def count_rows_by_tenant(runtime: Runtime) -> list[TenantCounts]:
-    """Return the counts of every workspace and mode.
-
-    Differing rows are counted again, since a batch may be under way.
-    """
-    with runtime.database.transaction(write=False) as db:
-        tenants = sorted({Tenant(row.workspace_id, row.mode) for row in db.exec(select(SealCounterRow))})
-    return [_count_until_complete(runtime, tenant) for tenant in tenants]
-
-
-def _count_until_complete(runtime: Runtime, tenant: Tenant) -> TenantCounts:
-    counts = _count_tenant_rows(runtime, tenant)
-    for _ in range(_COUNT_ATTEMPTS - 1):
-        if counts.is_complete:
-            break
-        time.sleep(_COUNT_PAUSE_S)
-        counts = _count_tenant_rows(runtime, tenant)
-    return counts
-
-
-def _count_tenant_rows(runtime: Runtime, tenant: Tenant) -> TenantCounts:
-    totals = (pl.len(), pl.col("event_count").sum(), pl.col("frame_count").sum())
-    sessions, events, frames = retry_lake_read(
-        lambda: pl.collect_all(
-            [
-                runtime.lake.scan("sessions", tenant).select(totals),
-                runtime.lake.scan("events", tenant).select(pl.len()),
-                runtime.lake.scan("frames", tenant).select(pl.len()),
-            ]
-        )
-    )
-    count, expected_events, expected_frames = sessions.row(0)
-    return TenantCounts(
-        tenant=tenant,
-        sessions=count,
-        expected_events=expected_events,
-        events=events.item(),
-        expected_frames=expected_frames,
-        frames=frames.item(),
-    )

@@ -254,6 +254,7 @@ def count_batch_failure(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
             row.last_error = type(error).__name__
         db.add(row)
         scheduler.release_lane(db, work)
+    scheduler.current = None
 
 
 def divide_failed_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWork) -> None:
@@ -281,7 +282,8 @@ def divide_failed_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
                 set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
             elif session.waiting_since is not None:
                 _defer_session(session)
-        scheduler.continue_or_release(db, work)
+        next_work = scheduler.continue_or_release(db, work)
+    scheduler.current = next_work
 
 
 def delete_batch_rows(runtime: Runtime, batch: ClaimedBatch, session_ids: list[str]) -> None:

@@ -6,7 +6,7 @@ Permit and lane are leases, which a thread renews: one portion of work may take 
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from sqlmodel import Session as DbSession
@@ -35,7 +35,7 @@ class SealingTimes:
     batch_retry_after: timedelta = timedelta(milliseconds=200)
 
 
-@dataclass
+@dataclass(frozen=True)
 class LaneWork:
     """Work on one lane: its lease, and the claimed batch."""
 
@@ -50,7 +50,8 @@ class LaneScheduler:
 
     Attributes:
         current: the lane that the run works on now.
-        paused: lanes whose batches the run paused and can resume.
+        paused: lanes whose batches the run paused, with the fences of their leases at that time. The run can
+            resume a batch as long as no other run takes the lane.
         stopping: set it to end after the portion at hand.
         has_lost_permit: whether another run took this run's permit after it was not renewed in time.
         times: times between lanes and between attempts.
@@ -67,7 +68,7 @@ class LaneScheduler:
     ) -> None:
         self.times = times or SealingTimes()
         self.current: LaneWork | None = None
-        self.paused: frozenset[Lane] = frozenset()
+        self.paused: dict[Lane, int] = {}
         self.stopping = stopping or threading.Event()
         self.has_lost_permit = False
         self._runtime, self._owner, self._batch_limits = runtime, owner, batch_limits
@@ -109,11 +110,13 @@ class LaneScheduler:
             if taken is None:
                 return None
             lane, lease = taken
+            is_resumed = self.paused.get(lane) == lease.fence - 1
             batch = batches.claim_sealing_batch(
-                db, lane, lease, limits=self._batch_limits, is_resumed=lane in self.paused
+                db, lane, lease, limits=self._batch_limits, is_resumed=is_resumed
             )
             if batch is None:
-                lease.release(db)
+                # Not released: the higher fence would keep the run that paused the lane from resuming it.
+                db.rollback()
                 return None
         self.current = LaneWork(lane, lease, batch)
         return self.current
@@ -128,20 +131,27 @@ class LaneScheduler:
             raise LeaseLost
         self.current.lease.require(db)
 
-    def continue_or_release(self, db: DbSession, work: LaneWork) -> None:
-        """Claim the lane's next batch, or release the lane if other lanes wait or nothing is left."""
+    def continue_or_release(self, db: DbSession, work: LaneWork) -> LaneWork | None:
+        """Claim the lane's next batch, or release the lane if other lanes wait or nothing is left.
+
+        Returns:
+            The work on the next batch, None if the lane was released: store it in `current` once the caller's
+            transaction has committed.
+        """
         if not self.stopping.is_set() and not (self._is_time_up(work) and self._do_others_wait(db, work)):
             batch = batches.claim_sealing_batch(db, work.lane, work.lease, limits=self._batch_limits)
             if batch is not None:
-                work.batch = batch
-                return
+                return replace(work, batch=batch)
         self.release_lane(db, work)
+        return None
 
     def release_lane(self, db: DbSession, work: LaneWork) -> None:
-        """Release the lane in the caller's transaction, which holds its lease."""
+        """Release the lane in the caller's transaction, which holds its lease.
+
+        Set `current` to None once that transaction has committed: until then the lane can still be postponed.
+        """
         lanes.store_lane_service_time(db, work.lane)
         work.lease.release(db)
-        self.current = None
 
     def should_pause(self) -> bool:
         """Return whether the lane's time is up and another lane waits."""
@@ -156,14 +166,18 @@ class LaneScheduler:
 
         Args:
             reserved_for: how long other runs may not take the lane.
+
+        Raises:
+            Unavailable: if the database does not answer; the run still has the lane.
         """
-        work, self.current = self.current, None
+        work = self.current
         if work is None:
             return
         with suppress(LeaseLost), self._runtime.database.transaction(write=True) as db:
             work.lease.require(db)
             _end_batch_attempt(db, work).not_before = clock.now() + reserved_for if reserved_for else None
             self.release_lane(db, work)
+        self.current = None
 
     def postpone(self) -> None:
         """Release the lane until its store may answer again; nothing is counted against its sessions."""

@@ -5,9 +5,10 @@ A lane is one workspace, mode and slot; its sessions are sealed in one order. A 
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import text
@@ -155,7 +156,10 @@ def compute_longest_wait_s(db: DbSession, *, runs: int) -> float | None:
 
 
 def list_ready_lanes(
-    db: DbSession, *, except_for: frozenset[Lane] = frozenset(), resumable: frozenset[Lane] = frozenset()
+    db: DbSession,
+    *,
+    except_for: frozenset[Lane] = frozenset(),
+    resumable: Mapping[Lane, int] = MappingProxyType({}),
 ) -> list[tuple[Lane, datetime]]:
     """Return the lanes with work that is not paused, and since when each waits, the longest wait first.
 
@@ -165,14 +169,16 @@ def list_ready_lanes(
     Args:
         db: a transaction.
         except_for: lanes that are left out.
-        resumable: lanes that the run paused; it may take them before their pause is over.
+        resumable: lanes that the run paused, with the fences of their leases at that time. The run may take
+            those that no other run took since before their pause is over.
     """
     now = clock.now()
     unfinished = list_open_lane_batches(db)
     paused = {Lane.of_batch(batch) for batch in unfinished if is_batch_paused(batch, now)}
     since = {Lane.of_batch(batch): batch.created_at for batch in unfinished}
     since.update(list_waiting_lanes(db))
-    ready = since.keys() - (paused - resumable) - except_for
+    paused -= _list_lanes_with_fences(db, {lane: resumable[lane] for lane in paused & resumable.keys()})
+    ready = since.keys() - paused - except_for
     if not ready:
         return []
     served = _read_served_times(db, {lane.tenant.workspace_id for lane in ready})
@@ -249,6 +255,15 @@ def _choose_free_lanes(
         # large pictures takes many seconds, which a session that stops in that time would wait.
         below = [item for item in free if holders[item[0].tenant.workspace_id] < max(1, runs - 1)]
     return below
+
+
+def _list_lanes_with_fences(db: DbSession, fences: Mapping[Lane, int]) -> set[Lane]:
+    """Return those of some lanes whose leases have the given fences."""
+    if not fences:
+        return set()
+    names = [lane.name for lane in fences]
+    statement = select(LeaseRow.name, LeaseRow.fence).where(col(LeaseRow.name).in_(names))
+    return {lane for name, fence in db.exec(statement) if fences[lane := Lane.of_name(name)] == fence}
 
 
 def _read_served_times(db: DbSession, workspace_ids: set[str]) -> dict[Lane, datetime]:

@@ -231,31 +231,49 @@ class _ContentSize(NamedTuple):
         return any(map(gt, self, (limits.events, limits.frames, limits.bytes, limits.pixels)))
 
 
+class _PausedPreparation(NamedTuple):
+    """Preparation of a batch, with the fence of the lease under which it was paused."""
+
+    fence: int
+    number: int
+    preparation: BatchPreparation
+
+
 class PausedPreparations:
     """Preparations that a run keeps until it takes their lanes again; of too many the oldest go."""
 
     def __init__(self) -> None:
-        #: With the fence of the lease under which they were paused.
-        self._kept: dict[tuple[Lane, int], tuple[int, BatchPreparation]] = {}
+        self._kept: dict[Lane, _PausedPreparation] = {}
 
     @property
-    def lanes(self) -> frozenset[Lane]:
-        """Lanes of the batches whose preparations are kept."""
-        return frozenset(lane for lane, _ in self._kept)
+    def fences(self) -> dict[Lane, int]:
+        """Lanes of the batches whose preparations are kept, with the fences under which they were paused."""
+        return {lane: kept.fence for lane, kept in self._kept.items()}
 
     def keep(self, batch: ClaimedBatch, preparation: BatchPreparation, *, fence: int) -> None:
         """Keep the preparation of a batch, whose lane is released."""
-        large = [key for key, (_, paused) in self._kept.items() if paused.has_large_session]
+        self._drop(batch.lane)
+        large = [lane for lane, kept in self._kept.items() if kept.preparation.has_large_session]
         if preparation.has_large_session and len(large) >= _MAX_PAUSED_LARGE:
-            self._kept.pop(large[0])[1].close()
+            self._drop(large[0])
         elif len(self._kept) >= _MAX_PAUSED:
-            self._kept.pop(next(iter(self._kept)))[1].close()
-        self._kept[batch.lane, batch.number] = fence, preparation
+            self._drop(next(iter(self._kept)))
+        self._kept[batch.lane] = _PausedPreparation(fence, batch.number, preparation)
 
     def take(self, batch: ClaimedBatch) -> BatchPreparation | None:
-        """Return the preparation of a batch; None without one, or if another run had the batch since."""
-        fence, preparation = self._kept.pop((batch.lane, batch.number), (0, None))
-        if preparation is None or batch.fence == fence + 1:
-            return preparation
-        preparation.close()
+        """Return the preparation of a batch; None without one, or if another run had the lane since.
+
+        The lane's preparation is not kept any longer in any case.
+        """
+        kept = self._kept.get(batch.lane)
+        if kept is not None and (kept.number, kept.fence + 1) == (batch.number, batch.fence):
+            del self._kept[batch.lane]
+            return kept.preparation
+        self._drop(batch.lane)
         return None
+
+    def _drop(self, lane: Lane) -> None:
+        """Close the preparation of a lane, if one is kept."""
+        kept = self._kept.pop(lane, None)
+        if kept is not None:
+            kept.preparation.close()

@@ -286,7 +286,9 @@ class Sealer:
                 breaker.close_breaker(db)
             for failure in preparation.failures:
                 set_aside += failures.count_session_failure(db, failure)
-            self._scheduler.continue_or_release(db, work)
+            next_work = self._scheduler.continue_or_release(db, work)
+        # Not before the commit: if that fails, this batch is postponed.
+        self._scheduler.current = next_work
         with suppress(LeaseLost):  # maintenance deletes progress that remains
             preparation.discard()
         deleted = {session.row.id for session in sealed} - {row.id for row in waiting}
@@ -317,15 +319,16 @@ class Sealer:
 
     def _pause_batch(self, work: LaneWork, preparation: BatchPreparation) -> None:
         """Release the lane before its batch is prepared, and keep the preparation to resume it."""
-        self._paused.keep(work.batch, preparation, fence=work.lease.fence)
-        self._scheduler.paused = self._paused.lanes
         # A run that stops releases its lanes to the others at once.
         times = self._scheduler.times
         self._scheduler.pause(reserved_for=timedelta(0) if self.stopping.is_set() else times.reserved_for)
+        # Not before the lane is released: if that fails, the preparation is closed.
+        self._paused.keep(work.batch, preparation, fence=work.lease.fence)
+        self._scheduler.paused = self._paused.fences
 
     def _resume_batch(self, batch: ClaimedBatch) -> BatchPreparation | None:
         preparation = self._paused.take(batch)
-        self._scheduler.paused = self._paused.lanes
+        self._scheduler.paused = self._paused.fences
         return preparation
 
 

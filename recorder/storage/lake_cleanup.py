@@ -53,7 +53,7 @@ class DeadFiles(NamedTuple):
 
 def count_data_files(stored: LakeTable) -> DataFileTotals:
     """Return number and bytes of all data files of a table, in use or not."""
-    return DataFileTotals.of(_list_data_files(stored.open_file_system(), ""))
+    return DataFileTotals.of(list_data_files(stored.open_file_system(), ""))
 
 
 def delete_unused_files(
@@ -73,7 +73,7 @@ def delete_unused_files(
         The files that were deleted, and those that are left.
     """
     # Files are listed before the table is opened, whose version then names those committed in between.
-    infos = list(_list_data_files(stored.open_file_system(), ""))
+    infos = list(list_data_files(stored.open_file_system(), ""))
     table = stored.open()
     if table is None:
         return DataFileTotals(), DataFileTotals.of(infos)
@@ -121,7 +121,7 @@ def delete_dead_files(
     files = [
         (partition, info)
         for partition in sorted(partitions)
-        for info in _list_data_files(store, f"workflow={partition.workflow}/date={partition.date}")
+        for info in list_data_files(store, f"workflow={partition.workflow}/date={partition.date}")
     ]
     candidates = [(partition, info) for partition, info in files if info.path not in active]
     removed = _read_data_file_removals(store) if candidates else {}
@@ -182,7 +182,8 @@ def clean_up_lake_log(
     return len(old)
 
 
-def _list_data_files(store: pa_fs.FileSystem, folder: str) -> Iterator[pa_fs.FileInfo]:
+def list_data_files(store: pa_fs.FileSystem, folder: str) -> Iterator[pa_fs.FileInfo]:
+    """Yield the data files below a folder of a table, in use or not."""
     for info in store.get_file_info(pa_fs.FileSelector(folder, recursive=True, allow_not_found=True)):
         if info.path.endswith(".parquet") and not info.path.startswith("_"):
             yield info

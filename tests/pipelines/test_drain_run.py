@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import ExitStack
+from pathlib import Path
 
 import dagster as dg
 import pytest
@@ -216,3 +217,19 @@ def test_the_arrival_checks_find_rows_that_came_twice(recorder: RecorderResource
     )
     passed = {evaluation.check_name: evaluation.passed for evaluation in result.get_asset_check_evaluations()}
     assert passed == {"all_events_arrived": False, "all_frames_arrived": True}
+
+
+def test_the_arrival_checks_name_lost_files(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 1)
+    drain(recorder)
+    (file,) = Path(recorder.runtime.lake.url, WORKSPACE, "live", "events").rglob("*.parquet")
+    file.unlink()
+    result = dg.materialize(
+        [sealing, arrivals], selection=dg.AssetSelection.checks(arrivals), resources={"recorder": recorder}
+    )
+    checks = {evaluation.check_name: evaluation for evaluation in result.get_asset_check_evaluations()}
+    assert {name: check.passed for name, check in checks.items()} == {
+        "all_events_arrived": False,
+        "all_frames_arrived": True,
+    }
+    assert file.name in str(checks["all_events_arrived"].description)

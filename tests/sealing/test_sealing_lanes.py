@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -32,18 +31,15 @@ from recorder.sealing.lanes import (
     take_lane,
     take_permit,
 )
-from recorder.sealing.portions import PortionLimits
 from recorder.settings import Settings
 from recorder.storage.deployment import SealingSlotsDiffer, compute_sealing_slot
 from recorder.storage.leases import take_lease
 from recorder.tenant import GraphScope, Tenant
-from tests.support.factories import picture
 from tests.support.recorded_sessions import (
     WORKSPACE,
     assert_sealed_exactly_once,
     execute,
     open_desk,
-    png_item,
     session_row,
 )
 from tests.support.sealed_sessions import make_settings, open_on_either_engine
@@ -144,62 +140,6 @@ def test_a_lane_is_kept_while_no_other_waits(runtime: Runtime) -> None:
     ) as sealer:
         assert sealer is not None and sealer.seal_batch() is not None
         assert sealer._scheduler.current is not None
-
-
-def test_a_large_session_gives_its_lane_to_others_between_portions(runtime: Runtime) -> None:
-    small = PortionLimits(events=3, digested_frames=2, frame_rows=3, events_at_once=2)
-    with open_desk(runtime) as desk:
-        large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
-    quiet = record(runtime, OTHER)
-    batches = seal_all(runtime, times=SealingTimes(lane_seconds=0), portion_limits=small)
-    assert [batch.tenant.workspace_id for batch in batches] == [OTHER, WORKSPACE]
-    assert_sealed_exactly_once(runtime, [large, quiet])
-
-
-def test_a_lane_is_given_to_others_while_its_pictures_are_digested(runtime: Runtime) -> None:
-    with open_desk(runtime) as desk:
-        pictured = desk.record(frames=[png_item(0, picture(size=(1_500, 1_500)))])
-    quiet = record(runtime, OTHER)
-    sealed: list[str] = []
-    with open_sealer(
-        runtime, "run", times=SealingTimes(lane_seconds=0), portion_limits=PortionLimits(digest_wait_s=0)
-    ) as sealer:
-        assert sealer is not None
-        # The first worker process takes longer to start than the other lane takes to be sealed.
-        until = time.monotonic() + 60
-        while len(sealed) < 2 and time.monotonic() < until:
-            if (batch := sealer.seal_batch()) is not None:
-                sealed.append(batch.tenant.workspace_id)
-    assert sealed == [OTHER, WORKSPACE]
-    assert_sealed_exactly_once(runtime, [pictured, quiet])
-
-
-def test_another_run_goes_on_with_a_large_session_that_was_left(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small = PortionLimits(events=3, digested_frames=2, frame_rows=3, events_at_once=2)
-    with open_desk(runtime) as desk:
-        large = desk.record(events=[{"t_ms": n, "type": "click"} for n in range(20)])
-    clock_ahead = timedelta(0)
-    now = clock.now
-    monkeypatch.setattr(clock, "now", lambda: now() + clock_ahead)
-    with (
-        open_sealer(runtime, "first", portion_limits=small) as first,
-        open_sealer(runtime, "second", portion_limits=small) as second,
-    ):
-        assert first is not None and second is not None
-        work = first._scheduler.take_lane()
-        assert work is not None
-        preparation = first._open_preparation(work.batch)
-        assert not preparation.advance() and not preparation.advance()
-        first._pause_batch(work, preparation)
-        assert second._scheduler.take_lane() is None  # reserved for the first run
-        clock_ahead = SealingTimes().reserved_for
-        assert second._scheduler.take_lane() is not None
-        second._scheduler.pause()
-        assert second.seal_batch() is not None
-        assert first.seal_batch() is None
-    assert_sealed_exactly_once(runtime, [large])
 
 
 def test_one_workspace_holds_half_of_the_runs_while_others_wait(runtime: Runtime) -> None:

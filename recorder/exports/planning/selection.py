@@ -16,6 +16,7 @@ from recorder import clock
 from recorder.datasets.formats import FORMATS
 from recorder.exports.planning.lake_stats import LakeStats
 from recorder.exports.planning.plan import Plan, Sampling, make_export_plan
+from recorder.exports.planning.sealed_again import require_sealed_rows
 from recorder.memory.queries.path_selection import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
@@ -72,14 +73,17 @@ def plan_selected_sessions(database: Database, lake: Lake, row: ExportRow) -> Pl
 
     Raises:
         LakeStatsMissing: if the lake lacks a session that SQL calls sealed.
+        SessionsSetAside: if sessions were set aside after they were sealed.
+        SealingAwaited: if sessions are to be sealed again.
         NotFound: if the filter's path is gone.
     """
     graph: dict[str, int] = {}
     with database.transaction(write=False) as db:
         on_path = _select_sessions_of_path(db, row, graph)
         chosen = select_export_sessions(db, row.tenant, row.spec)
-    if on_path is not None:
-        chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
+        if on_path is not None:
+            chosen = chosen.filter(pl.col("session_id").is_in(on_path.implode()))
+        require_sealed_rows(db, row.tenant, chosen)
     # After the choice: a session is marked as sealed only once the lake has it.
     versions: dict[str, int | None] = {kind: lake.version(kind, row.tenant) for kind in _TABLES}
     stats = LakeStats(lake, row.tenant, versions, chosen)

@@ -5,6 +5,7 @@ step can be repeated. The manifest is written last: it makes the files a dataset
 """
 
 import logging
+import time
 from collections.abc import Sequence
 
 from recorder import clock
@@ -91,6 +92,8 @@ log = logging.getLogger("recorder.exports")
 _FILE_CHECKS = 3
 #: Times that a run starts to publish and stops because a session was deleted at that moment.
 _PUBLICATIONS = 20
+#: Pause before a plan is made again: the sweep takes about a second to delete the rows of a session.
+_PLAN_PAUSE_S = 1.0
 
 
 def run_export(
@@ -298,12 +301,17 @@ class _ExportRun:
         self._shard_store.store_plan(plan, shards, lineage, dropped=dropped)
 
     def _build_plan(self) -> Plan:
-        """Choose the sessions; repeat that if a purge deletes rows of chosen ones during it."""
+        """Choose the sessions; repeat that if rows of chosen ones are deleted during it.
+
+        A purge hides a session before it deletes the rows. The sweep deletes them before it has the session
+        sealed again.
+        """
         for _ in range(_FILE_CHECKS):
             try:
                 return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
             except (LakeStatsMissing, OSError) as error:
                 log.info("export %s is planned again: %r", self._export.id, error)
+                time.sleep(_PLAN_PAUSE_S)
         return plan_selected_sessions(self._runtime.database, self._runtime.lake, self._export)
 
     @lazy_property
