@@ -14,7 +14,7 @@ from sqlmodel import col, select
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane, list_open_lane_batches
 from recorder.storage.conditions import in_tenant

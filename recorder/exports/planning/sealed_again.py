@@ -10,7 +10,7 @@ from sqlmodel import col, select
 
 from recorder.errors import RecorderError, Unavailable
 from recorder.models.session import SessionRow
-from recorder.plurals import format_count
+from recorder.number_formats import format_count
 from recorder.storage.conditions import in_tenant
 from recorder.tenant import Tenant
 
