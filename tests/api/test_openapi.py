@@ -1,5 +1,6 @@
 """The service describes itself: every route, body and error is in OpenAPI. Contract §9 (docs)."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from recorder import limits
 from tests.support.factories import Service
+from tests.support.project_texts import PAGES, table
 
 METHODS = {"get", "post", "delete", "patch", "put"}
 
@@ -173,6 +175,18 @@ def test_an_export_takes_one_workflow_or_several(document: dict[str, Any]) -> No
         (7, False),
     ):
         assert validator.is_valid({**given, "workflow": workflow}) is is_valid, workflow
+
+
+def test_the_codes_of_errors_are_listed(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    rows = table(
+        PAGES["docs/interface.md"],
+        "lists the names that are allowed. The offending value is never repeated.\n",
+    )
+    shown = {code for row in rows for code in re.findall(r"`(\w+)`", row[1])}
+    code = schemas["ProblemDocument"]["properties"]["code"]
+    assert set(code["examples"]) == shown and "enum" not in code
+    assert not {"HTTPValidationError", "ValidationError"} & schemas.keys()
 
 
 def test_every_operation_asks_for_the_key(document: dict[str, Any]) -> None:
