@@ -56,8 +56,8 @@ class TooManyIds(Invalid):
     code = "too_many_ids"
     title = "Too many ids"
 
-    def __init__(self, pointer: str, limit: int) -> None:
-        detail = f"Send at most {limit} ids at once; send the rest in another request."
+    def __init__(self, pointer: str, limit: int, *, advice: str = "send the rest in another request") -> None:
+        detail = f"Send at most {limit} ids at once; {advice}."
         super().__init__(detail, [Problem("body", pointer, self.code, detail)])
 
 
