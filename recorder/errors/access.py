@@ -31,8 +31,13 @@ class InsufficientScope(Forbidden):
     code = "insufficient_scope"
     title = "Insufficient scope"
 
-    def __init__(self, needed: str) -> None:
-        super().__init__(f"This operation needs a key with the scope {needed}; an admin key can create one.")
+    #: Mode that the key needs too; None if any will do.
+    needed_mode: str | None = None
+
+    def __init__(self, needed: str, detail: str | None = None) -> None:
+        super().__init__(
+            detail or f"This operation needs a key with the scope {needed}; an admin key can create one."
+        )
         self.needed = needed
 
 

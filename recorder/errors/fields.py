@@ -8,13 +8,19 @@ class ValidationFailed(Invalid):
     """One or more fields are invalid; `errors` lists them."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        where = ", ".join(sorted({problem.pointer or problem.where for problem in problems})[:5])
+        places = {problem.pointer or problem.where for problem in problems}
+        where = ", ".join(sorted(places, key=_make_place_sort_key)[:5])
         super().__init__(f"{format_count(len(problems), 'problem')}: {where}.", problems)
 
     @classmethod
     def of(cls, pointer: str, code: str, *, message: str, where: str = "body") -> "ValidationFailed":
         """Return the error for one invalid field."""
         return cls([Problem(where, pointer, code, message)])
+
+
+def _make_place_sort_key(place: str) -> list[tuple[int, str]]:
+    """Return a key that orders the items of an array by number: it compares the length of numbers first."""
+    return [(len(part) if part.isdecimal() else 0, part) for part in place.split("/")]
 
 
 class MetadataTooLarge(Invalid):

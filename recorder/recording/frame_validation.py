@@ -118,7 +118,10 @@ def validate_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]
     items = _convert_frame_items(value["frames"])
     parts = {}
     for index, item in enumerate(items):
-        if not isinstance(item.data, str) or isinstance(item.part, str):
+        if isinstance(item.part, str):
+            message = "JSON frames carry base64 in `data`; leave out `part`."
+            raise ValidationFailed.of(f"/frames/{index}/part", "invalid_value", message=message)
+        if not isinstance(item.data, str):
             raise ValidationFailed.of(
                 f"/frames/{index}/data", "missing", message="JSON frames carry base64 in `data`."
             )
@@ -140,7 +143,10 @@ def validate_frames_part(part: bytes) -> list[FrameItem]:
     """
     items = _convert_frame_items(strict_json.parse(part, part="frames"))
     for index, item in enumerate(items):
-        if not isinstance(item.part, str) or isinstance(item.data, str):
+        if isinstance(item.data, str):
+            message = "Multipart frames name the part with their bytes in `part`; leave out `data`."
+            raise ValidationFailed.of(f"/frames/{index}/data", "invalid_value", message=message)
+        if not isinstance(item.part, str):
             message = "Multipart frames name the part with their bytes in `part`."
             raise ValidationFailed.of(f"/frames/{index}/part", "missing", message=message)
     return items

@@ -59,7 +59,7 @@ BAD_MEMBERS: dict[str, tuple[Any, str, str]] = {
     "without t_ms": ({"content_type": "image/png", "data": ""}, "/frames/1/t_ms", "missing"),
     "without content_type": ({"t_ms": 1, "data": ""}, "/frames/1/content_type", "missing"),
     "without bytes": ({"t_ms": 1, "content_type": "image/png"}, "/frames/1/data", "missing"),
-    "part in JSON": (frame(1, part="p0"), "/frames/1/data", "missing"),
+    "part in JSON": (frame(1, part="p0"), "/frames/1/part", "invalid_value"),
     "data null": (frame(1, data=None), "/frames/1/data", "missing"),
     "data not base64": (frame(1, data="a*b"), "/frames/1/data", "invalid_base64"),
     "data cut": (frame(1, data="QUJ"), "/frames/1/data", "invalid_base64"),
