@@ -8,8 +8,8 @@ class ValidationFailed(Invalid):
     """One or more fields are invalid; `errors` lists them."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        places = {problem.pointer or problem.where for problem in problems}
-        where = ", ".join(sorted(places, key=_make_place_sort_key)[:5])
+        pointers = {problem.pointer or problem.where for problem in problems}
+        where = ", ".join(sorted(pointers, key=_make_pointer_sort_key)[:5])
         super().__init__(f"{format_count(len(problems), 'problem')}: {where}.", problems)
 
     @classmethod
@@ -18,9 +18,9 @@ class ValidationFailed(Invalid):
         return cls([Problem(where, pointer, code, message)])
 
 
-def _make_place_sort_key(place: str) -> list[tuple[int, str]]:
+def _make_pointer_sort_key(pointer: str) -> list[tuple[int, str]]:
     """Return a key that orders the items of an array by number: it compares the length of numbers first."""
-    return [(len(part) if part.isdecimal() else 0, part) for part in place.split("/")]
+    return [(len(part) if part.isdecimal() else 0, part) for part in pointer.split("/")]
 
 
 class MetadataTooLarge(Invalid):

@@ -141,10 +141,10 @@ def test_examples_are_what_their_schemas_take(document: dict[str, Any]) -> None:
 def test_optional_members_of_requests_may_be_null(document: dict[str, Any]) -> None:
     checked: set[str] = set()
 
-    def check(part: Any, place: str) -> None:
+    def check(part: Any, pointer: str) -> None:
         if isinstance(part, list):
             for option in part:
-                check(option, place)
+                check(option, pointer)
         if not isinstance(part, dict):
             return
         reference = part.get("$ref", "").rpartition("/")[2]
@@ -153,10 +153,10 @@ def test_optional_members_of_requests_may_be_null(document: dict[str, Any]) -> N
             check(document["components"]["schemas"][reference], reference)
         for name, member in part.get("properties", {}).items():
             if name not in part.get("required", []):
-                assert make_validator(document, member).is_valid(None), f"{place}: {name}"
-            check(member, f"{place}/{name}")
+                assert make_validator(document, member).is_valid(None), f"{pointer}: {name}"
+            check(member, f"{pointer}/{name}")
         for keyword in ("items", "additionalProperties", "anyOf", "oneOf", "allOf"):
-            check(part.get(keyword), place)
+            check(part.get(keyword), pointer)
 
     for name, body in json_bodies(document):
         check(body["schema"], name)
