@@ -27,7 +27,7 @@ from api.gate.responses import read_client_address
 from recorder import clock, limits
 from recorder.access.keys import Caller
 from recorder.audit.log import Origin
-from recorder.errors import InvalidCursor, InvalidRange, MissingAuthorization
+from recorder.errors import InvalidCursor, InvalidRange, InvalidTime, MissingAuthorization
 from recorder.hashing import canonical_json, compute_keyed_digest
 from recorder.models.wire import Item, Page
 from recorder.runtime import Runtime
@@ -362,11 +362,20 @@ async def get_other_time_range(
 def _resolve_time_range(
     *, low: str, since: str | None, high: str, until: str | None, now: datetime
 ) -> TimeRange:
-    first = None if since is None else clock.resolve_time(since, now=now, name=low)
-    last = None if until is None else clock.resolve_time(until, now=now, name=high)
+    first = None if since is None else _resolve_time_bound(since, now=now, name=low)
+    last = None if until is None else _resolve_time_bound(until, now=now, name=high)
     if first is not None and last is not None and first > last:
         raise InvalidRange(low, high)
     return TimeRange(first, last)
+
+
+def _resolve_time_bound(text: str, *, now: datetime, name: str) -> datetime:
+    try:
+        return clock.resolve_time(text, now=now, name=name)
+    except InvalidTime as error:
+        if " " not in text:
+            raise
+        raise InvalidTime(name, f"{error} In an address, write + as %2B.") from error
 
 
 PagerDep = Annotated[Pager, Depends(get_pager)]

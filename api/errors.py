@@ -40,6 +40,10 @@ _STATUS: dict[type[RecorderError], int] = {
 _SOCKET = (
     "This address is a WebSocket; use a client for WebSockets, or read events/stream instead of events/ws."
 )
+_METHOD_NOT_ALLOWED = "method_not_allowed"
+_KINDS = [kind for kind in map(vars(errors).get, errors.__all__) if isinstance(kind, type)]
+#: The codes of all answers.
+_CODES = sorted({_METHOD_NOT_ALLOWED, *(kind.code for kind in _KINDS if issubclass(kind, RecorderError))})
 
 
 class ProblemItem(BaseModel):
@@ -57,7 +61,10 @@ class ProblemDocument(BaseModel):
     type: str
     title: str
     status: int
-    code: str
+    code: str = Field(
+        description="What went wrong, for programs; the list may grow.",
+        examples=_CODES,
+    )
     detail: str
     request_id: str
     errors: list[ProblemItem] | None = None
@@ -155,7 +162,7 @@ def install_error_handlers(app: FastAPI) -> None:
         code, title, detail = "invalid_request", "Invalid request", "Send a request as /docs describes it."
         if error.status_code == 405:
             headers["Allow"] = methods = ", ".join(list_endpoint_methods(request.scope["path"]))
-            code, title = "method_not_allowed", "Method not allowed"
+            code, title = _METHOD_NOT_ALLOWED, "Method not allowed"
             detail = f"This address takes {methods}; see /docs."
         return _make_problem_document(
             error.status_code,

@@ -135,6 +135,12 @@ def first_id_at(prefix: str, moment: datetime) -> str:
     return f"{prefix}_{encode_ulid(max(0, to_ms(moment)) << _RANDOM_BITS)}"
 
 
+def last_id_of_instant(any_id: str) -> str:
+    """Return the highest id of the instant at which an id was made."""
+    prefix, _, ulid = any_id.partition("_")
+    return f"{prefix}_{ulid[:10]}{_ALPHABET[-1] * 16}"
+
+
 def is_id(text: str, prefix: str) -> bool:
     """Return whether this is a well-formed id of the service with `prefix`."""
     return text.startswith(prefix + "_") and _ULID.fullmatch(text, len(prefix) + 1) is not None

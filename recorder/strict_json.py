@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -144,7 +144,36 @@ def _describe_digits(text: str) -> InvalidJson:
 
 def _describe_integer(text: str) -> ValidationFailed:
     location = locate_number(text, lambda number: _is_integer(number) and int(number) not in _INT64)
-    return ValidationFailed.of("", "invalid_integer", message=f"Integers must fit into 64 bits{location}.")
+    message = f"Integers must fit into 64 bits{location}."
+    return ValidationFailed.of(_find_integer_pointer(text), "invalid_integer", message=message)
+
+
+def _find_integer_pointer(text: str) -> str:
+    """Return the pointer to the first integer that does not fit into 64 bits.
+
+    It is empty where the text is malformed after that integer.
+    """
+    try:
+        value = json.loads(text, parse_int=lambda digits: int(digits[:_INTEGER_DIGITS]))
+    except (ValueError, RecursionError):
+        return ""
+    return json_pointer(*(_find_integer_steps(value) or ()))
+
+
+def _find_integer_steps(value: Any) -> list[str | int] | None:
+    """Return the names and indices that lead to an integer over 64 bits; None if there is none."""
+    if isinstance(value, int):
+        return None if value in _INT64 else []
+    members: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    for name, member in members:
+        steps = _find_integer_steps(member)
+        if steps is not None:
+            return [name, *steps]
+    return None
 
 
 def _describe_float(text: str) -> InvalidJson:

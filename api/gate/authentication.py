@@ -252,12 +252,17 @@ class ScopeDenialAudit:
             caller.mode,
         )
         try:
-            write = partial(self._write_entry, origin, caller, endpoint, error.needed)
+            write = partial(self._write_entry, origin, caller, endpoint, error)
             await anyio.to_thread.run_sync(write, limiter=self._thread)
         except Unavailable:
             log.error("a denied request was not recorded: the database does not answer")
 
-    def _write_entry(self, origin: Origin, caller: Caller, endpoint: Endpoint, needed: str) -> None:
+    def _write_entry(
+        self, origin: Origin, caller: Caller, endpoint: Endpoint, error: InsufficientScope
+    ) -> None:
+        details = {"needed": error.needed, "held": str(caller.scope)}
+        if error.needed_mode is not None:
+            details |= {"needed_mode": error.needed_mode, "held_mode": caller.mode}
         with self._runtime.database.transaction(write=True) as db:
             record_audit_entry(
                 db,
@@ -266,5 +271,5 @@ class ScopeDenialAudit:
                 resource_type="endpoint",
                 resource_id=f"{endpoint.method} {endpoint.path}",
                 outcome="refused",
-                details={"needed": needed, "held": str(caller.scope)},
+                details=details,
             )

@@ -13,6 +13,8 @@ _Document = dict[str, Any]
 _GATE_ANSWERS = (400, 401, 403, 413, 422, 429, 500, 503)
 _BODY_ANSWERS = (408, 415)
 _ANSWERS_WITH_WAIT = ("409", "429", "503")
+#: FastAPI's own form of errors, which is never sent.
+_NEVER_SENT = ("HTTPValidationError", "ValidationError")
 
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
@@ -79,6 +81,8 @@ def complete_openapi_document(document: _Document) -> _Document:
                 _document_gate_answers(method, operation)
             for status, answer in operation["responses"].items():
                 answer.setdefault("headers", {}).update(_refer_to_limit_headers(status))
+    for name in _NEVER_SENT:
+        components["schemas"].pop(name, None)
     _mark_deprecated_operations(document)
     add_openapi_examples(document)
     return document
@@ -99,7 +103,7 @@ def _document_idempotency_key(operation: _Document) -> None:
 def _document_gate_answers(method: str, operation: _Document) -> None:
     """Add the errors that any address may answer before its route runs."""
     responses = operation["responses"]
-    if "HTTPValidationError" in str(responses.get("422")):  # FastAPI's own form, which is never sent
+    if _NEVER_SENT[0] in str(responses.get("422")):
         del responses["422"]
     statuses = _GATE_ANSWERS if method in ("get", "delete") else _GATE_ANSWERS + _BODY_ANSWERS
     for status, answer in problem_responses(*statuses).items():

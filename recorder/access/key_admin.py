@@ -19,8 +19,11 @@ from recorder.tenant import Tenant
 class LiveModeNotHeld(InsufficientScope):
     """A test key was used to create a live key."""
 
+    needed_mode = "live"
+
     def __init__(self) -> None:
-        super().__init__("admin, of live mode: a test key makes test keys alone")
+        detail = "A test key creates test keys alone; create a live key with an admin key of live mode."
+        super().__init__("admin", detail)
 
 
 def create_key_for_caller(

@@ -52,8 +52,11 @@ class WorkspaceExists(Conflict):
 class LiveModeNeeded(InsufficientScope):
     """A test key was used to change settings, which hold for live data too."""
 
+    needed_mode = "live"
+
     def __init__(self) -> None:
-        super().__init__("admin, of live mode: settings hold for live data too")
+        detail = "Settings apply to live data too; change them with an admin key of live mode."
+        super().__init__("admin", detail)
 
 
 def find_workspace(db: DbSession, name_or_id: str) -> WorkspaceRow:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 
 _WIDTH = 80
 _DIVERGED = 3
+#: Texts for `summary.evidence`.
+_EVIDENCE = {
+    "dom": "compared by snapshots",
+    "graph": "compared by the memory graph alone",
+    "events": "compared by recorded events alone",
+}
 #: Name of the input that holds the stored state of a browser.
 _STATE_INPUT = "storage_state"
 _ACTIONS = ("act", "skip", "retarget", "abort")
@@ -297,9 +303,7 @@ def _ask_for_replay_answer(question: str) -> str:
 
 def _print_replay_end(replay: dict[str, Any]) -> None:
     counts = replay["summary"] or {}
-    evidence = {"dom": "compared by snapshots", "graph": "compared by the memory graph alone"}.get(
-        counts.get("evidence", ""), "nothing compared"
-    )
+    evidence = _EVIDENCE.get(counts.get("evidence") or "", "nothing compared")
     typer.echo(f"{replay['status']}: {format_count(replay['progress']['step'], 'step')}, {evidence}")
     if replay["status"] == "diverged":
         for line in _format_replay_divergence_lines(replay["divergence"]):

@@ -31,11 +31,16 @@ class InsufficientScope(Forbidden):
     code = "insufficient_scope"
     title = "Insufficient scope"
 
-    def __init__(self, needed: str) -> None:
+    #: Mode that the key needs too; None if any will do.
+    needed_mode: str | None = None
+
+    def __init__(self, needed: str, detail: str | None = None) -> None:
         makers = "an admin key"
         if needed == "replay:live":  # which an admin key does not imply
             makers += f" that also has {needed}, or the operator (recorder keys create),"
-        super().__init__(f"This operation needs a key with the scope {needed}; {makers} can create one.")
+        super().__init__(
+            detail or f"This operation needs a key with the scope {needed}; {makers} can create one."
+        )
         self.needed = needed
 
 

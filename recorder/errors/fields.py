@@ -8,13 +8,19 @@ class ValidationFailed(Invalid):
     """One or more fields are invalid; `errors` lists them."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        where = ", ".join(sorted({problem.pointer or problem.where for problem in problems})[:5])
+        pointers = {problem.pointer or problem.where for problem in problems}
+        where = ", ".join(sorted(pointers, key=_make_pointer_sort_key)[:5])
         super().__init__(f"{format_count(len(problems), 'problem')}: {where}.", problems)
 
     @classmethod
     def of(cls, pointer: str, code: str, *, message: str, where: str = "body") -> "ValidationFailed":
         """Return the error for one invalid field."""
         return cls([Problem(where, pointer, code, message)])
+
+
+def _make_pointer_sort_key(pointer: str) -> list[tuple[int, str]]:
+    """Return a key that orders the items of an array by number: it compares the length of numbers first."""
+    return [(len(part) if part.isdecimal() else 0, part) for part in pointer.split("/")]
 
 
 class MetadataTooLarge(Invalid):
@@ -56,8 +62,8 @@ class TooManyIds(Invalid):
     code = "too_many_ids"
     title = "Too many ids"
 
-    def __init__(self, pointer: str, limit: int) -> None:
-        detail = f"Send at most {limit} ids at once; send the rest in another request."
+    def __init__(self, pointer: str, limit: int, *, advice: str = "send the rest in another request") -> None:
+        detail = f"Send at most {limit} ids at once; {advice}."
         super().__init__(detail, [Problem("body", pointer, self.code, detail)])
 
 

@@ -109,6 +109,10 @@ class ErasureRun:
                     texts_gone = self._remove_texts()
                 if texts_gone is not False:
                     self.ended += _end_erasure(self._runtime, self._held, erasure_id)
+        if self.ended:
+            # Versions of the rows that are deleted now stay in the log until it is emptied. What is read at
+            # the moment keeps it; then the next purge or rewrite empties it.
+            self._runtime.database.truncate_log()
 
     def _choose_erasure(self, db: DbSession) -> ErasureRow | None:
         """Return the first erasure with a due search, of the workspace and mode that used the least time."""
@@ -255,8 +259,9 @@ def _end_erasure(runtime: Runtime, held: HeldLease, erasure_id: str) -> bool:
             return False
         is_sqlite = runtime.database.is_sqlite
         if row.stale_tables is None and not (is_sqlite and not row.counts.get("sessions")):
-            # Rewritten pages must not hold an earlier version of this row with the subject.
-            row.subject = b""
+            # Rewritten pages must not hold an earlier version of this row with the subject, or with ids of
+            # sessions, which an earlier release left in it.
+            row.subject, row.newest_id, row.searched_id = b"", None, None
             row.stale_tables = " ".join(list_inventory_tables_to_rewrite(is_sqlite=is_sqlite))
             db.add(row)
         if row.stale_tables:

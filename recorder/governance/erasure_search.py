@@ -113,6 +113,8 @@ def search_next_range(
             # Purges that hid sessions from the searches may be of a later time, if a clock was set back.
             newest = _find_newest_purge_request(db, row.workspace_id) or clock.now()
             current.is_searched, current.second_search_at = True, max(clock.now(), newest)
+            # Sessions that were searched may be erased now, or later by another erasure.
+            current.newest_id = current.searched_id = None
         db.add(current)
     return not is_search_over
 

@@ -16,7 +16,7 @@ from recorder.access.keys import Caller
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.errors import LimitReached, NotFound
 from recorder.governance.erasure_subjects import encrypt_subject, hash_subject, hash_tokens
-from recorder.ids import is_id, new_timed_id
+from recorder.ids import is_id, last_id_of_instant, new_timed_id
 from recorder.models.governance import Erasure, ErasureCreate, ErasureRow
 from recorder.models.operations import AuditRow
 from recorder.models.session import SessionRow
@@ -44,6 +44,7 @@ def request_erasure(
         workspace_id=caller.workspace_id, mode=caller.mode, subject_hash=subject_hash
     )
     erasure_id, now = new_timed_id("era")
+    newest = _find_newest_session(db, caller.workspace_id, SEARCHED_MODES[caller.mode])
     row = ErasureRow(
         id=erasure_id,
         workspace_id=caller.workspace_id,
@@ -53,7 +54,8 @@ def request_erasure(
         subject=encrypt_subject(secret, body.subject, erasure_id),
         created_at=now,
         due_by=now + ERASURE_DUE,
-        newest_id=_find_newest_session(db, caller.workspace_id, SEARCHED_MODES[caller.mode]),
+        # No id of a session, which may be among those to erase.
+        newest_id=None if newest is None else last_id_of_instant(newest),
         counts=dict.fromkeys(COUNTED, 0),
     )
     is_made = False
@@ -68,7 +70,7 @@ def request_erasure(
     # After a restore of an older backup both kinds of hashes find the subject again.
     tokens = hash_tokens(secret, caller.workspace_id, body.subject)
     details = {"scope": body.scope, "subject_hash": subject_hash, "token_hashes": tokens}
-    newest_at = db.exec(select(SessionRow.created_at).where(SessionRow.id == row.newest_id)).first()
+    newest_at = db.exec(select(SessionRow.created_at).where(SessionRow.id == newest)).first()
     if newest_at is not None and newest_at > now:
         # By a host whose clock is ahead.
         details["sessions_until"] = clock.to_iso(newest_at)

@@ -182,7 +182,11 @@ class LiveRun:
         self.actor.record(result, check.divergence)
 
     def _finish(self, status: LiveStatus, error: ReplayError | None = None) -> LiveResult:
-        summary = summarize_steps(self.results, blocked_requests=self.actor.proxy.blocked_requests)
+        summary = summarize_steps(
+            self.results,
+            evidence="dom" if self.results else None,
+            blocked_requests=self.actor.proxy.blocked_requests,
+        )
         self._record_end(status)
         return LiveResult(status, self.first_divergence, summary, error)
 

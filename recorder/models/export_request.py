@@ -224,7 +224,11 @@ class ExportCreate(WireInput):
     workflow: Annotated[
         list[Slug],
         WireField(min_length=1, max_length=limits.EXPORT_WORKFLOWS),
-        WrapValidator(_accept_one_filter_slug),
+        WrapValidator(
+            _accept_one_filter_slug,
+            json_schema_input_type=Slug
+            | Annotated[list[Slug], WireField(min_length=1, max_length=limits.EXPORT_WORKFLOWS)],
+        ),
     ]
     filter: ExportFilterAsked | None = None
     format: ExportFormat

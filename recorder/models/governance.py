@@ -167,12 +167,14 @@ class ErasureRow(SQLModel, table=True):
     subject: bytes = Field(sa_type=LargeBinary)
     created_at: datetime
     due_by: datetime
-    #: Newest session of the workspace at the request; its id may be of a later time, since clocks differ.
+    #: Highest id of the instant at which the newest session of the workspace was made, as of the request. It
+    #: may be of a later time, since clocks differ. Null after the searches.
     newest_id: str | None = None
     #: Time of the second search, of the ids of the last minutes before the request; null in the first search,
     #: and the time of their end after both.
     second_search_at: datetime | None = None
-    #: The search goes on after this session, in this mode; both null before it began.
+    #: The search goes on after this session, in this mode; both null before it began. The session is null
+    #: after the searches.
     searched_mode: str | None = None
     searched_id: str | None = None
     #: Whether all sessions were searched, those of the last minutes twice.

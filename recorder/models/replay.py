@@ -4,7 +4,8 @@ from datetime import datetime
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field as WireField
-from pydantic import StringConstraints, model_validator
+from pydantic import StringConstraints, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 from sqlalchemy import JSON, Index, text
 from sqlmodel import Field, SQLModel
 
@@ -148,13 +149,19 @@ class ReplayDecision(WireInput):
     step: int = WireField(ge=1)
     action: DecisionAction
     #: With `retarget`: it must match one element alone.
-    selector: str | None = WireField(default=None, min_length=1, max_length=limits.SELECTOR_CHARACTERS)
+    selector: str | None = WireField(
+        default=None, min_length=1, max_length=limits.SELECTOR_CHARACTERS, validate_default=True
+    )
 
-    @model_validator(mode="after")
-    def _check_selector(self) -> Self:
-        if (self.action == "retarget") != (self.selector is not None):
-            raise ValueError("retarget takes a selector, the other actions none")
-        return self
+    @field_validator("selector")
+    @classmethod
+    def _check_selector(cls, value: str | None, info: ValidationInfo) -> str | None:
+        action = info.data.get("action")
+        if action == "retarget" and value is None:
+            raise PydanticCustomError("missing", "This member is required.")
+        if action not in (None, "retarget") and value is not None:
+            raise ValueError("goes with the action retarget alone")
+        return value
 
 
 class ReplayProgress(WireOutput):

@@ -9,8 +9,16 @@ from types import UnionType
 from typing import Annotated, Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    PlainSerializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
 
 from recorder import clock
 from recorder.errors import InvalidTime, Problem, json_pointer
@@ -47,6 +55,34 @@ class WireInput(BaseModel):
             for name, member in value.items()
             if member is not None or name in required or name not in known
         }
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Describe optional members of a request as ones that may be null."""
+        described = handler(core_schema)
+        if handler.mode == "validation":
+            schema = handler.resolve_ref_schema(described)
+            required = schema.get("required", [])
+            for name, member in schema.get("properties", {}).items():
+                if name not in required:
+                    schema["properties"][name] = _add_null_to_schema(member)
+        return described
+
+
+#: Members of a schema that describe its name rather than its values.
+_NOTES = frozenset(("title", "description", "default", "examples", "deprecated"))
+
+
+def _add_null_to_schema(schema: JsonSchemaValue) -> JsonSchemaValue:
+    """Return the schema of a member that takes null too."""
+    options = schema.get("anyOf", [])
+    if {"type": "null"} in options:
+        return schema
+    notes = {name: value for name, value in schema.items() if name in _NOTES}
+    values = {name: value for name, value in schema.items() if name not in _NOTES}
+    return {"anyOf": [*(options if values.keys() == {"anyOf"} else [values]), {"type": "null"}], **notes}
 
 
 def _cut_unknown_members(model: type[BaseModel], value: dict[str, Any]) -> dict[str, Any]:

@@ -118,7 +118,10 @@ def validate_frames_json(body: bytes) -> tuple[list[FrameItem], dict[str, bytes]
     items = _convert_frame_items(value["frames"])
     parts = {}
     for index, item in enumerate(items):
-        if not isinstance(item.data, str) or isinstance(item.part, str):
+        if isinstance(item.part, str):
+            message = "JSON frames carry base64 in `data`; leave out `part`."
+            raise ValidationFailed.of(f"/frames/{index}/part", "invalid_value", message=message)
+        if not isinstance(item.data, str):
             raise ValidationFailed.of(
                 f"/frames/{index}/data", "missing", message="JSON frames carry base64 in `data`."
             )
@@ -140,7 +143,10 @@ def validate_frames_part(part: bytes) -> list[FrameItem]:
     """
     items = _convert_frame_items(strict_json.parse(part, part="frames"))
     for index, item in enumerate(items):
-        if not isinstance(item.part, str) or isinstance(item.data, str):
+        if isinstance(item.data, str):
+            message = "Multipart frames name the part with their bytes in `part`; leave out `data`."
+            raise ValidationFailed.of(f"/frames/{index}/data", "invalid_value", message=message)
+        if not isinstance(item.part, str):
             message = "Multipart frames name the part with their bytes in `part`."
             raise ValidationFailed.of(f"/frames/{index}/part", "missing", message=message)
     return items
@@ -191,11 +197,35 @@ def _convert_frame_items(value: Any) -> list[FrameItem]:
             # Media types are the same in capitals.
             item.content_type = item.content_type.lower()
             items.append(item)
+            problems += _list_snapshot_problems(item.dom, index)
         except msgspec.ValidationError as error:
             problems.append(make_wire_problem(error, FrameItem, entry, at=f"/frames/{index}"))
     if problems:
         raise ValidationFailed(problems)
     return items
+
+
+def _list_snapshot_problems(dom: object, index: int) -> list[Problem]:
+    """Return why a frame's snapshot is of another form than replays and the memory graph read.
+
+    Only its root is checked: the work does not grow with the snapshot.
+    """
+    if not isinstance(dom, dict):
+        return []
+    version, html = dom.get("v"), dom.get("html")
+    checks = {
+        "format": (dom.get("format") == "nodes", 'format takes "nodes".'),
+        "v": (type(version) is int and version == 1, "v takes 1."),
+        "html": (
+            isinstance(html, list) and bool(html) and isinstance(html[0], str | list),
+            "html takes an array: a tag, its attributes, and its children.",
+        ),
+    }
+    return [
+        Problem("body", f"/frames/{index}/dom/{name}", "invalid_value" if name in dom else "missing", message)
+        for name, (is_right, message) in checks.items()
+        if not is_right
+    ]
 
 
 def _validate_frame(index: int, item: FrameItem, parts: Mapping[str, bytes], given_id: str) -> CheckedFrame:

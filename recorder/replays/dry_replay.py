@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from recorder.replays.budget import Budget, BudgetExceeded
 from recorder.replays.consequences import list_consequential
@@ -145,11 +146,12 @@ class _DryReplaySteps:
     results: list[StepResult] = field(default_factory=list)
     first_divergence: Divergence | None = None
     has_page: bool = False
+    walk: SessionComparison | GraphComparison | None = None
 
     def run(self, *, is_partial: bool) -> DryResult:
         """Check step after step until the end, a divergence, or a step that needs a decision."""
         pages = RecordedPages(self.recording, self.budget)
-        walk = self._make_walk(pages, is_partial)
+        self.walk = self._make_walk(pages, is_partial)
         consequential = list_consequential(self.recording) if self.mode == "guided" else frozenset()
         for step in self.steps:
             decision = self.decisions.get(step.step)
@@ -158,7 +160,7 @@ class _DryReplaySteps:
             # Only the first divergence is reported, so only that one needs suggestions.
             policy = self.policy if self.first_divergence is None else replace(self.policy, heal="off")
             unreached = self._check_start(step, pages)
-            check = unreached or check_step(step, pages, walk, policy, decision)
+            check = unreached or check_step(step, pages, self.walk, policy, decision)
             self.has_page = self.has_page or check.has_page
             if decision is not None and decision.action == "skip":
                 self._add(step, replace(check, outcome="skipped", divergence=None))
@@ -222,8 +224,16 @@ class _DryReplaySteps:
         error: ReplayError | None = None,
         awaiting: int | None = None,
     ) -> DryResult:
-        summary = summarize_steps(self.results, evidence="dom" if self.has_page else "graph")
+        summary = summarize_steps(self.results, evidence=self._find_evidence())
         return DryResult(status, tuple(self.results), self.first_divergence, summary, error, awaiting)
+
+    def _find_evidence(self) -> Literal["dom", "graph", "events"] | None:
+        """Return the best evidence that a step was compared with; None if there was none."""
+        if self.has_page:
+            return "dom"
+        if self.walk is None or not self.walk.has_compared:
+            return None
+        return "graph" if isinstance(self.walk, GraphComparison) else "events"
 
 
 def _is_dry_step_between(

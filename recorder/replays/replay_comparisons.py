@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from recorder.replays.budget import Budget
 from recorder.replays.dom import DomDocument, DomElement
 from recorder.replays.page_states import compare_page_states
+from recorder.replays.recorded_actions import is_same_recorded_action, is_same_recorded_target
 from recorder.replays.recorded_pages import RecordedPages
 from recorder.replays.recorded_session import (
     RecordedEvent,
@@ -41,6 +42,8 @@ class GraphComparison:
         self._evidence = evidence
         self._min_support = policy.min_support
         self._at: str | None = None
+        #: True once a step was compared with the edges out of the node before it.
+        self.has_compared = False
         self._likeliest: dict[str, tuple[float, str]] = {}
         for (source, goal), share in sorted(evidence.edge_share.items()):
             if share > self._likeliest.get(source, (0.0, ""))[0]:
@@ -54,6 +57,7 @@ class GraphComparison:
             return None
         if source == goal and (source, goal) not in self._evidence.edge_share:
             return None  # a step repeated on its node is no edge
+        self.has_compared = True
         if self._evidence.edge_share.get((source, goal), 0.0) >= self._min_support:
             return None
         expected = self._likeliest.get(source)
@@ -79,6 +83,8 @@ class SessionComparison:
         self._next = 0
         #: False if no state of the other session is like the one to begin with.
         self.is_reached = True
+        #: True once two steps were compared.
+        self.has_compared = False
 
     def begin_at(self, tokens: Sequence[str]) -> None:
         """Move to the step whose state before is the most similar, the first of equals."""
@@ -111,18 +117,25 @@ class SessionComparison:
     def goes_along(self, event: RecordedEvent, element: DomElement | None) -> bool:
         """Return whether the other session did the same next: the type, on the same element.
 
+        Without a snapshot, what both recordings hold of the element and the address is compared.
+
         Args:
             event: the event to replay.
             element: the element it resolves to on the present page; None where it acts on none.
         """
+        self.has_compared = True
         other = self.get_next_event()
         if other is None or other["type"] != event["type"]:
             return False
         page = self.read_page()
-        if element is None or page is None or not other.get("target"):
-            return True
+        if page is None:
+            return is_same_recorded_action(event, other)
+        if element is None or not other.get("target"):
+            return True  # the states before and after are compared
         resolution = resolve_target(page, other["target"], self.pages.budget)
-        return resolution.element is None or resolution.element is element
+        if resolution.element is None:
+            return is_same_recorded_target(event, other)
+        return resolution.element is element
 
     def move(self) -> RecordedFrame | None:
         """Move past the next step, and return the frame after it."""

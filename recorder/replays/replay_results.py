@@ -91,8 +91,8 @@ class ReplaySummary:
     healed: int = 0
     skipped: int = 0
     min_similarity: float | None = None
-    #: What the replay compared: snapshots, or the graph alone.
-    evidence: Literal["dom", "graph"] = "dom"
+    #: What the replay compared: snapshots, edges of the graph, or events of two sessions; None if nothing.
+    evidence: Literal["dom", "graph", "events"] | None = None
     #: Names of inputs that a live replay of these steps needs and was not given.
     missing_inputs: tuple[str, ...] = ()
     #: Requests that the live sandbox refused.

@@ -198,7 +198,12 @@ def _compare_identity(
         return "matched"
     if observed == wanted:
         return "matched"
-    return "relabelled" if _compare_target_words(wanted, observed) >= _LEAST_SHARED_WORDS else None
+    return "relabelled" if has_same_words(wanted, observed) else None
+
+
+def has_same_words(name: str, other: str) -> bool:
+    """Return whether two names share as many words as one element under two labels does."""
+    return _compare_target_words(normal_name(name), normal_name(other)) >= _LEAST_SHARED_WORDS
 
 
 def _compare_target_words(text: str, other: str) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from recorder import limits
+from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, assert_problem, footprint, frame, multipart, picture
 
 PNG = picture()
@@ -58,7 +59,7 @@ BAD_MEMBERS: dict[str, tuple[Any, str, str]] = {
     "without t_ms": ({"content_type": "image/png", "data": ""}, "/frames/1/t_ms", "missing"),
     "without content_type": ({"t_ms": 1, "data": ""}, "/frames/1/content_type", "missing"),
     "without bytes": ({"t_ms": 1, "content_type": "image/png"}, "/frames/1/data", "missing"),
-    "part in JSON": (frame(1, part="p0"), "/frames/1/data", "missing"),
+    "part in JSON": (frame(1, part="p0"), "/frames/1/part", "invalid_value"),
     "data null": (frame(1, data=None), "/frames/1/data", "missing"),
     "data not base64": (frame(1, data="a*b"), "/frames/1/data", "invalid_base64"),
     "data cut": (frame(1, data="QUJ"), "/frames/1/data", "invalid_base64"),
@@ -73,7 +74,30 @@ BAD_MEMBERS: dict[str, tuple[Any, str, str]] = {
     "rect of three": (frame(1, active_rect=[0, 0, 1]), "/frames/1/active_rect", "invalid_value"),
     "masked rects flat": (frame(1, masked_rects=[0, 0, 1, 1]), "/frames/1/masked_rects/0", "invalid_value"),
     "dom an array": (frame(1, dom=[1]), "/frames/1/dom", "invalid_value"),
-    "dom over 4 MB": (frame(1, dom={"x": "a" * limits.DOM_BYTES}), "/frames/1/dom", "too_large"),
+    "dom over 4 MB": (
+        frame(1, dom=snapshot(["p", "a" * limits.DOM_BYTES])),
+        "/frames/1/dom",
+        "too_large",
+    ),
+    "dom of another format": (
+        frame(1, dom=snapshot(["html"]) | {"format": "rrweb"}),
+        "/frames/1/dom/format",
+        "invalid_value",
+    ),
+    "dom without format": (frame(1, dom={"v": 1, "html": ["html"]}), "/frames/1/dom/format", "missing"),
+    "dom of another version": (
+        frame(1, dom=snapshot(["html"]) | {"v": 2}),
+        "/frames/1/dom/v",
+        "invalid_value",
+    ),
+    "dom of version true": (
+        frame(1, dom=snapshot(["html"]) | {"v": True}),
+        "/frames/1/dom/v",
+        "invalid_value",
+    ),
+    "dom of text": (frame(1, dom=snapshot("<html></html>")), "/frames/1/dom/html", "invalid_value"),
+    "dom without nodes": (frame(1, dom=snapshot([])), "/frames/1/dom/html", "invalid_value"),
+    "dom without html": (frame(1, dom={"v": 1, "format": "nodes"}), "/frames/1/dom/html", "missing"),
     "id of an event": (frame(1, id="evt_A1"), "/frames/1/id", "invalid_id"),
     "id with a slash": (frame(1, id="frm_a/b"), "/frames/1/id", "invalid_id"),
     "id of 41 letters": (frame(1, id="frm_" + "a" * 41), "/frames/1/id", "invalid_id"),

@@ -17,7 +17,9 @@ ROUTES: dict[str, tuple[str, bytes, int]] = {
     "events": ("/v1/sessions/{id}/events", b'{"events":[{"t_ms":1,"type":"click","data":{"x":%s}}]}', 4),
     "frames": (
         "/v1/sessions/{id}/frames",
-        b'{"frames":[{"t_ms":1,"content_type":"image/png","data":"' + _PICTURE + b'","dom":{"x":%s}}]}',
+        b'{"frames":[{"t_ms":1,"content_type":"image/png","data":"'
+        + _PICTURE
+        + b'","dom":{"v":1,"format":"nodes","html":["p"],"x":%s}}]}',
         4,
     ),
 }

@@ -3,20 +3,30 @@
 from typing import Any
 
 import pytest
+import zstandard
 
 from recorder.recording.snapshot_html import SNAPSHOT_POLICY
 from tests.support.factories import Caller, assert_problem, frame
+from tests.support.recorded_sessions import execute
 
 DOM = {"v": 1, "format": "nodes", "html": ["html", {}, ["body", {"onload": "x()"}, "1 < 2"]]}
 
 
 @pytest.fixture
 def address(caller: Caller) -> str:
-    """Address of a session's frames: `frm_a` has a snapshot, `frm_b` has none, `frm_c` one of rrweb."""
+    """Address of a session's frames: `frm_a` has a snapshot, `frm_b` has none, `frm_c` one of rrweb.
+
+    The last is stored as releases did that accepted it.
+    """
     session_id = caller.make_session()
-    other = {"v": 1, "format": "rrweb", "events": []}
-    sent = [frame(1, id="frm_a", dom=DOM), frame(2, 9, id="frm_b"), frame(3, id="frm_c", dom=other)]
+    sent = [frame(1, id="frm_a", dom=DOM), frame(2, 9, id="frm_b"), frame(3, id="frm_c", dom=DOM)]
     assert caller.add_frames(session_id, *sent).status_code == 202
+    runtime = caller.service.runtime
+    packed = zstandard.compress(b'{"v": 1, "format": "rrweb", "events": []}')
+    key = f"frames/{caller.key.workspace_id}/{session_id}/rrweb"
+    runtime.blobs.put(key, packed)
+    statement = "UPDATE frames SET dom_object = :key, dom_offset = 0, dom_length = :length"
+    execute(runtime, f"{statement} WHERE frame_id = 'frm_c'", key=key, length=len(packed))
     return f"/v1/sessions/{session_id}/frames"
 
 

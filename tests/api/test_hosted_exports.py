@@ -16,10 +16,12 @@ from api.routes.exports import router
 from recorder import clock
 from recorder.errors import Unavailable
 from recorder.exports.results import hosted_files
+from recorder.exports.results.expiry import delete_expired_export_files
 from recorder.exports.signed_urls import make_signed_url
 from recorder.ids import new_id
 from recorder.models.export import ExportRow
 from recorder.models.workspace import WorkspaceRow
+from recorder.storage.leases import lease_for_block
 from tests.support.factories import Caller
 from tests.support.http_exports import BODY, export, first_shard, keyless
 
@@ -209,3 +211,14 @@ def test_files_that_are_gone_are_404(owner: Caller) -> None:
     for path in [path for path in folder.rglob("*") if path.is_file()]:
         path.unlink()
     assert keyless(owner, shown["manifest_url"]).status_code == 404
+
+
+def test_a_deleted_dataset_has_no_address(owner: Caller) -> None:
+    shown = export(owner)
+    runtime = owner.service.runtime
+    with lease_for_block(runtime.database, "tests", "tests", ttl_ms=60_000) as held:
+        assert held is not None
+        assert delete_expired_export_files(runtime, held, shown["id"], at=clock.now())
+    again = owner.get(f"/v1/exports/{shown['id']}").json()
+    assert again == shown | {"manifest_url": None}
+    assert owner.get(f"/v1/exports/{shown['id']}/manifest").status_code == 404

@@ -185,3 +185,5 @@ def test_too_many_ids_to_leave_out_are_refused(owner: Caller, ids: list[str]) ->
     with nothing_stored(owner.service.runtime):
         answer = owner.post("/v1/exports", wanted)
         judge(answer, Refused(422, "too_many_ids", pointer="/filter/exclude_session_ids"))
+        # A second export would not leave out the first ids.
+        assert "another request" not in answer.json()["detail"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from starlette.websockets import WebSocketDisconnect
 
+from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, Service, event, frame
 from tests.support.masking import set_masking
 from tests.support.sealing import seal_all
@@ -26,7 +27,7 @@ _FREE = object()
 RECORDED: dict[str, dict[str, Any]] = {
     "POST /v1/sessions": {"workflow": "coverage", "actor": {"id": "x", "kind": "human"}, "start": True},
     f"POST {SESSION}/events": {"events": [event()]},
-    f"POST {SESSION}/frames": {"frames": [frame()]},
+    f"POST {SESSION}/frames": {"frames": [frame(dom=snapshot(["p"]))]},
     f"POST {SESSION}/tags": {"name": "x"},
 }
 #: Routes whose text is not recorded, and why it stays as it is.
@@ -87,7 +88,7 @@ def with_text(body: Any, path: tuple[Any, ...], text: str) -> Any:
         return text
     step, *rest = path
     if step is _FREE:
-        return {f"key {text}": f"value {text}"}
+        return {**(body if isinstance(body, dict) else {}), f"key {text}": f"value {text}"}
     if step == 0:
         first = body[0] if isinstance(body, list) and body else None
         return [with_text(first, tuple(rest), text)]

@@ -1,12 +1,16 @@
 """The service describes itself: every route, body and error is in OpenAPI. Contract §9 (docs)."""
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from jsonschema import Draft202012Validator
 
 from recorder import limits
 from tests.support.factories import Service
+from tests.support.project_texts import PAGES, table
 
 METHODS = {"get", "post", "delete", "patch", "put"}
 
@@ -109,6 +113,80 @@ def test_the_hot_bodies_tell_their_limits(document: dict[str, Any]) -> None:
     assert set(frames) == {"application/json", "multipart/form-data"}
     item = document["components"]["schemas"]["EventItem"]
     assert item["required"] == ["t_ms", "type"] and item["additionalProperties"] is False
+
+
+def json_bodies(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The description of each JSON body, with the operation that takes it."""
+    for (path, method), operation in operations(document).items():
+        content = operation.get("requestBody", {}).get("content", {})
+        if "application/json" in content:
+            yield f"{method} {path}", content["application/json"]
+
+
+def make_validator(document: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
+    """A validator of a schema of the document."""
+    return Draft202012Validator({**schema, "components": document["components"]})
+
+
+def test_examples_are_what_their_schemas_take(document: dict[str, Any]) -> None:
+    examples = [(name, body) for name, body in json_bodies(document) if "example" in body]
+    assert len(examples) > 8
+    for name, body in examples:
+        errors = [
+            error.message for error in make_validator(document, body["schema"]).iter_errors(body["example"])
+        ]
+        assert not errors, name
+
+
+def test_optional_members_of_requests_may_be_null(document: dict[str, Any]) -> None:
+    checked: set[str] = set()
+
+    def check(part: Any, pointer: str) -> None:
+        if isinstance(part, list):
+            for option in part:
+                check(option, pointer)
+        if not isinstance(part, dict):
+            return
+        reference = part.get("$ref", "").rpartition("/")[2]
+        if reference and reference not in checked:
+            checked.add(reference)
+            check(document["components"]["schemas"][reference], reference)
+        for name, member in part.get("properties", {}).items():
+            if name not in part.get("required", []):
+                assert make_validator(document, member).is_valid(None), f"{pointer}: {name}"
+            check(member, f"{pointer}/{name}")
+        for keyword in ("items", "additionalProperties", "anyOf", "oneOf", "allOf"):
+            check(part.get(keyword), pointer)
+
+    for name, body in json_bodies(document):
+        check(body["schema"], name)
+    assert {"SessionCreate", "ReplayPolicyBody", "RetentionUpdate", "EventItem"} <= checked
+
+
+def test_an_export_takes_one_workflow_or_several(document: dict[str, Any]) -> None:
+    body = document["paths"]["/v1/exports"]["post"]["requestBody"]["content"]["application/json"]
+    validator = make_validator(document, body["schema"])
+    given = {"format": "jsonl", "destination": {"kind": "signed_url", "expires_in": None}}
+    for workflow, is_valid in (
+        ("checkout", True),
+        (["checkout"], True),
+        ([], False),
+        ("No", False),
+        (7, False),
+    ):
+        assert validator.is_valid({**given, "workflow": workflow}) is is_valid, workflow
+
+
+def test_the_codes_of_errors_are_listed(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    rows = table(
+        PAGES["docs/interface.md"],
+        "lists the names that are allowed. The offending value is never repeated.\n",
+    )
+    shown = {code for row in rows for code in re.findall(r"`(\w+)`", row[1])}
+    code = schemas["ProblemDocument"]["properties"]["code"]
+    assert set(code["examples"]) == shown and "enum" not in code
+    assert not {"HTTPValidationError", "ValidationError"} & schemas.keys()
 
 
 def test_every_operation_asks_for_the_key(document: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from recorder import clock
+from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, assert_problem, event, frame, multipart, picture
 
 FULL_EVENT = event(
@@ -103,7 +104,7 @@ def test_a_picture_reads_back_to_the_byte(caller: Caller, form: str, way: str) -
 def test_a_frame_reads_back_with_its_members(caller: Caller) -> None:
     session_id = caller.make_session()
     members = {"id": "frm_A1", "keyframe": True, "url": "https://a.example", "active_rect": [0, 0, 4, 4]}
-    sent = frame(5, 3, **members, masked_rects=[[1, 1, 2, 2]], dom={"v": 1}, width=16, height=12)
+    sent = frame(5, 3, **members, masked_rects=[[1, 1, 2, 2]], dom=snapshot(["html"]), width=16, height=12)
     assert caller.add_frames(session_id, sent, frame(6, 3)).status_code == 202
     full, bare = caller.get(f"/v1/sessions/{session_id}/frames").json()["data"]
     shared = {"session_id": session_id, "content_type": "image/png", "width": 16, "height": 12}

@@ -107,3 +107,22 @@ def test_a_session_that_is_in_no_graph_is_not_compared_with_one(caller: Caller) 
     assert (shown["status"], shown["error"]["type"]) == ("failed", "invalid_recording")
     assert "paused" in shown["error"]["message"]
     assert replayed(caller, paused)["status"] == "completed"
+
+
+def test_sessions_without_snapshots_are_compared_by_their_events(caller: Caller) -> None:
+    usual, again = (make_run(caller, *USUAL, has_dom=False) for _ in range(2))
+    other = make_run(caller, "Open", "Quit", "Pay", has_dom=False, seal=True)
+    shown = replayed(caller, usual, against={"session_id": again})
+    assert (shown["status"], shown["summary"]["evidence"]) == ("completed", "events")
+    shown = replayed(caller, usual, against={"session_id": other})
+    assert (shown["status"], shown["divergence"]["kind"], shown["divergence"]["step"]) == (
+        "diverged",
+        "edge_unseen",
+        2,
+    )
+    shown = replayed(caller, usual)
+    assert (shown["status"], shown["summary"]["matched"], shown["summary"]["evidence"]) == (
+        "completed",
+        3,
+        None,
+    )

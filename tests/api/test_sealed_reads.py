@@ -12,6 +12,7 @@ from recorder.recording.session_events import SessionEventPortions, list_session
 from recorder.sealing import Sealer
 from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
+from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, Service, assert_problem, event, frame, picture
 from tests.support.recorded_sessions import execute, outbox_types, session_row
 from tests.support.sealing import seal_waiting
@@ -55,7 +56,12 @@ def rich_session(caller: Caller) -> str:
         event(9, "fill", id="evt_B", input={"value": "ü\u2028", "point": [1, 2.5]}, title=None),
     ]
     later = [event(3), event(9, "own.type", frame_id="frm_a"), event(12, "success")]
-    seen = {"url": "https://a.example/1", "active_rect": [0, 0, 1, 1.5], "keyframe": True, "dom": {"v": 1}}
+    seen = {
+        "url": "https://a.example/1",
+        "active_rect": [0, 0, 1, 1.5],
+        "keyframe": True,
+        "dom": snapshot(["html"]),
+    }
     frames = [
         frame(4, 1, id="frm_a", **seen),
         frame(4, 2, masked_rects=[[1, 2, 3, 4]], keyframe=False),

@@ -5,9 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlmodel import select
 
 from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
@@ -78,6 +80,20 @@ def test_an_erasure_leaves_no_byte_of_a_person(caller: Caller) -> None:
     for session_id in (canary.session_id, unsealed):
         assert caller.get(f"/v1/sessions/{session_id}").status_code == 404
         assert purge_row(runtime, session_id) is None
+
+
+def test_sqlite_s_log_holds_no_request_that_ended(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    if not runtime.database.is_sqlite:
+        pytest.skip("PostgreSQL's log is the operator's")
+    log = Path(f"{runtime.settings.database_url.removeprefix('sqlite:///')}-wal")
+    caller.make_session()
+    assert caller.post(ADDRESS, {"subject": "nowhere", "scope": "all"}).status_code == 202
+    with runtime.database.transaction(write=False) as db:
+        subject = db.exec(select(ErasureRow.subject)).one()
+    assert subject in log.read_bytes()
+    finish_erasures(caller)
+    assert subject not in log.read_bytes()
 
 
 def test_exports_in_buckets_of_clients_are_counted(caller: Caller) -> None:

@@ -197,6 +197,26 @@ def test_a_session_that_is_stored_after_the_search_is_found_by_a_second_one(runt
         assert row.is_searched and row.counts["sessions"] == 2
 
 
+def test_an_erasure_that_waits_for_its_purges_names_no_session(runtime: Runtime) -> None:
+    workspace_id = new_id("wsp")
+    ids = fill(runtime, workspace_id, count=2, since=clock.now() - timedelta(seconds=10))
+    name(runtime, ids[-1], "ada")
+
+    def read_named() -> set[str]:
+        with runtime.database.transaction(write=False) as db:
+            (row,) = db.exec(select(ErasureRow))
+        return {session_id for session_id in ids if session_id in str(row.model_dump())}
+
+    request(runtime, workspace_id, "ada")
+    assert read_named() == set()
+    run_erasures(runtime, "tests", longest_request=timedelta(0))
+    assert [session_id for session_id, _ in open_purges(runtime)] == ids[-1:]
+    assert read_named() == set()
+    with runtime.database.transaction(write=False) as db:
+        (row,) = db.exec(select(ErasureRow))
+        assert row.is_searched and (row.newest_id, row.searched_id) == (None, None)
+
+
 @pytest.mark.parametrize("set_back", [timedelta(0), timedelta(hours=1)])
 def test_an_erasure_ends_after_two_minutes_though_runs_end_and_clocks_are_set_back(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, set_back: timedelta

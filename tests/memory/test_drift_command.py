@@ -79,7 +79,8 @@ def test_too_few_sessions_are_said_to_be_too_few(runtime: Runtime, story: Story)
 
 
 def test_what_is_not_there_is_refused(runtime: Runtime, story: Story) -> None:
-    assert isinstance(run(runtime, "backtest", "unknown").exception, NotFound)
+    refused = run(runtime, "backtest", "unknown").exception
+    assert isinstance(refused, NotFound) and "key" not in str(refused)
     assert isinstance(run(runtime, "backtest", "checkout", "--workspace", "nobody").exception, NotFound)
     with runtime.database.transaction(write=True) as db:
         create_workspace(db, "other", region="us", secret=runtime.settings.secret)

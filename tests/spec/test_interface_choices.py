@@ -8,6 +8,7 @@ from starlette.testclient import TestClient
 from api.gate.endpoints import ENDPOINTS
 from recorder import clock
 from tests.support.completed_work import completed_export
+from tests.support.dom_snapshots import snapshot
 from tests.support.factories import JSON, Caller, assert_problem, event, frame, multipart, picture
 from tests.support.http_exports import BODY
 from tests.support.specification_checks import Rows
@@ -49,7 +50,7 @@ def values(caller: Caller) -> dict[str, str]:
     """Names in addresses, and their values."""
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
-    frame_id = caller.add_frames(session_id, frame(1, dom={"v": 1})).json()["data"][0]["id"]
+    frame_id = caller.add_frames(session_id, frame(1, dom=snapshot(["html"]))).json()["data"][0]["id"]
     export_id = completed_export(caller)["id"]
     webhook_id = caller.post("/v1/webhooks", HOOK).json()["id"]
     manifest = caller.get(f"/v1/exports/{export_id}/manifest").json()

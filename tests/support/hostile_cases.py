@@ -123,7 +123,9 @@ BODY_ROUTES: dict[str, BodyRoute] = {
     "frames": BodyRoute(
         "POST",
         f"{_SESSION}/frames",
-        b'{"frames":[{"t_ms":1,"content_type":"image/png","data":"' + _PICTURE + b'","dom":{"x":%s}}]}',
+        b'{"frames":[{"t_ms":1,"content_type":"image/png","data":"'
+        + _PICTURE
+        + b'","dom":{"v":1,"format":"nodes","html":["p"],"x":%s}}]}',
         "/frames/0/dom/x",
         body_bytes=limits.FRAMES_REQUEST_BYTES,
     ),

@@ -20,6 +20,7 @@ from recorder.models.session import SessionCreate
 from recorder.recording.sessions import create_session
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
+from tests.support.dom_snapshots import snapshot
 from tests.support.factories import Caller, event
 from tests.support.recorded_sessions import execute
 from tests.support.sealing import seal_all
@@ -81,7 +82,7 @@ def recorded_canary(
     ]
     assert caller.add_events(session_id, *events, key=word).status_code == 202
     image = base64.b64encode(_make_picture(word)).decode()
-    dom = {"type": "document", "children": [word]}
+    dom = snapshot(["html", {}, word])
     item = {"t_ms": 3, "content_type": "image/png", "data": image, "url": f"https://shop.example/{word}"}
     answer = caller.add_frames(session_id, {**item, "dom": dom})
     assert answer.status_code == 202, answer.text

@@ -81,8 +81,11 @@ def created_export_to_wire(row: ExportRow, settings: Settings) -> ExportCreated:
 
 
 def manifest_url_to_wire(row: ExportRow, settings: Settings) -> str | None:
-    """Return the manifest's address, None until it is written; that of a hosted export needs no key."""
-    if row.status != "completed":
+    """Return the manifest's address; that of a hosted export needs no key.
+
+    It is None until the manifest is written, and again once the files of a hosted export were deleted.
+    """
+    if row.status != "completed" or row.expired_at is not None:
         return None
     path = f"/v1/exports/{row.id}/manifest"
     if row.destination["kind"] != "signed_url":

@@ -97,7 +97,8 @@ def _validate_excluded_sessions(session_ids: list[str] | None) -> list[str] | No
     if not session_ids:
         return None
     if len(session_ids) > limits.EXCLUDED_SESSIONS:
-        raise TooManyIds(pointer, limits.EXCLUDED_SESSIONS)
+        advice = "narrow the export by since, until, tag or path instead"
+        raise TooManyIds(pointer, limits.EXCLUDED_SESSIONS, advice=advice)
     problems = [
         Problem("body", f"{pointer}/{index}", "invalid_value", "This is no session id.")
         for index, session_id in enumerate(session_ids)

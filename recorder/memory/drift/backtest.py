@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from recorder import clock
-from recorder.errors import UnknownWorkflow
+from recorder.errors import NotFound
 from recorder.memory.drift.detector import DetectorState, detect_alarms
 from recorder.memory.drift.payloads import make_alarm_payload
 from recorder.memory.drift.store import NEW_NODE, PATH_DISAPPEARED, read_history
@@ -62,12 +62,13 @@ def backtest_history(
         progress: called after each term with the number of judged sessions and of all.
 
     Raises:
-        UnknownWorkflow: if there is no such workflow.
+        NotFound: if there is no such workflow.
     """
     with database.transaction(write=False) as db:
         head = read_newest_version(db, scope)
         if head is None:
-            raise UnknownWorkflow
+            text = f"The workspace has no graph of this workflow in {scope.tenant.mode} mode; check both."
+            raise NotFound("workflow", text)
         columns = read_graph_columns(db, scope, head.version)
         history = read_history(db, scope, columns, by_start=True)
     alarms: list[PastAlarm] = []

@@ -136,7 +136,8 @@ def _continue_recovery_attempts(db: DbSession, runtime: Runtime, row: RecoveryRo
         return
     tried = [candidate for candidate in row.candidates if candidate["replay_id"] is not None]
     if last is not None and last.summary is not None:
-        row.evidence = last.summary["evidence"]
+        # Without snapshots an attempt compares nothing: the graph alone chose its candidate.
+        row.evidence = last.summary["evidence"] or row.evidence or "graph"
     if last is not None and last.error is not None and last.error["type"] == "cancelled":
         end_recovery(db, row, reason="cancelled")
     elif last is not None and last.sandbox == row.sandbox and _has_matched(last):
