@@ -46,7 +46,14 @@ Workflows = Annotated[
 ]
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
 SlowWork = Literal[
-    "comparison", "destination probe", "frame upload", "hard delete", "hosted file", "snapshot", "tag anchor"
+    "comparison",
+    "destination probe",
+    "frame upload",
+    "hard delete",
+    "hosted file",
+    "snapshot",
+    "stop search",
+    "tag anchor",
 ]
 WORK_SLOTS: dict[SlowWork, int] = {
     "comparison": 4,
@@ -55,6 +62,7 @@ WORK_SLOTS: dict[SlowWork, int] = {
     "hard delete": 4,  # removes objects from the stores
     "hosted file": 8,
     "snapshot": 8,
+    "stop search": 4,  # reads through sessions
     "tag anchor": 4,  # may read through the session
 }
 #: Transactions of requests at a time.

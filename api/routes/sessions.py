@@ -5,6 +5,7 @@ from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from sqlmodel import Session as DbSession
 
 from api.bodies.body_masking import MaskedBody, MaskedSession, MaskedTag
 from api.dependencies import (
@@ -16,6 +17,7 @@ from api.dependencies import (
     RuntimeDep,
     Workflows,
     open_earlier_transaction,
+    read_before_transaction,
     run_in_database_slot,
     run_slow_work,
 )
@@ -131,43 +133,58 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_session_for_stop_route(
+async def _search_session_for_stop_route(
     session_id: str, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> session_stops.Searches:
-    return _search_marks_for_session_route(request, runtime, caller, [session_id])
+) -> session_stops.SessionsBeforeStop:
+    return await _search_marks_for_session_route(request, runtime, caller, [session_id])
 
 
-def _search_batch_for_stop_route(
+async def _search_batch_for_stop_route(
     body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> tuple[BatchStop, session_stops.Searches]:
-    return body, _search_marks_for_session_route(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
+) -> tuple[BatchStop, session_stops.SessionsBeforeStop]:
+    session_stops.check_number_of_stops(body.ids)
+    return body, await _search_marks_for_session_route(request, runtime, caller, body.ids)
 
 
-def _search_marks_for_session_route(
+async def _search_marks_for_session_route(
     request: Request, runtime: Runtime, caller: Caller, ids: list[str]
-) -> session_stops.Searches:
-    searches: ConcurrencyLimiter = request.app.state.large_searches
-    hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
-    return session_stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)
+) -> session_stops.SessionsBeforeStop:
+    """Search the events of sessions before the transaction that stops them; many take slots of their own."""
+
+    def read(db: DbSession) -> session_stops.SessionsBeforeStop:
+        before = session_stops.SessionsBeforeStop(db, caller.tenant, ids)
+        if not before.is_large:
+            before.search(db)
+        return before
+
+    before = await read_before_transaction(request, runtime.database, read)
+    if before.is_large:
+        large_searches: ConcurrencyLimiter = request.app.state.large_searches
+        search = partial(before.search_one_by_one, runtime.database)
+        with large_searches.acquire(caller.key_id, caller.workspace_id):
+            await run_slow_work(request, "stop search", search, workspace_id=caller.workspace_id)
+    return before
 
 
 # The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
 # dependency of a route may take the body: each that takes it reports the same errors.
-_SearchedSession = Annotated[session_stops.Searches, Depends(_search_session_for_stop_route)]
-_SearchedBatch = Annotated[tuple[BatchStop, session_stops.Searches], Depends(_search_batch_for_stop_route)]
+_SearchedSession = Annotated[session_stops.SessionsBeforeStop, Depends(_search_session_for_stop_route)]
+_SearchedBatch = Annotated[
+    tuple[BatchStop, session_stops.SessionsBeforeStop], Depends(_search_batch_for_stop_route)
+]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
-def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: CallerDep) -> Session:
+def stop_session(session_id: str, before: _SearchedSession, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return session_stops.stop_session(db, caller.tenant, session_id, searches)
+    return session_stops.stop_session(db, caller.tenant, session_id, before.searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True)
 def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
-    body, searches = searched
-    return session_stops.stop_session_batch(db, caller.tenant, body.ids, searches)
+    body, before = searched
+    return session_stops.stop_session_batch(db, caller.tenant, body.ids, before.searches)
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))

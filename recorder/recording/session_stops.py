@@ -1,7 +1,6 @@
 """Stop of sessions: their outcome, their charge, and the wait to be sealed. Spec §3.1, §4.1; contract §2."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 
 from sqlmodel import Session as DbSession
@@ -16,6 +15,7 @@ from recorder.recording.sessions import (
     change_session_status,
     emit_session_event,
     find_session,
+    find_sessions,
     read_session_metadata,
     session_to_wire,
 )
@@ -27,35 +27,50 @@ from recorder.tenant import Tenant
 Searches = Mapping[str, OutcomeMarkSearch]
 
 
-def search_events_before_stop(
-    database: Database,
-    tenant: Tenant,
-    session_ids: Sequence[str],
-    hold_large: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> Searches:
-    """Search the events of sessions that are about to be stopped, in read transactions of their own.
+class SessionsBeforeStop:
+    """Sessions of a stop as they were before its transaction, and the searches of their events.
 
     The transaction that stops a session then reads only what came since: on SQLite no other request can
     write while it lasts.
+    """
 
-    Args:
-        database: the database.
-        tenant: workspace and mode.
-        session_ids: ids of the sessions.
-        hold_large: entered around the search of a session of more than `limits.LARGE_SEARCH_BYTES`.
+    def __init__(self, db: DbSession, tenant: Tenant, session_ids: Collection[str]) -> None:
+        """Read the sessions with one statement.
+
+        Args:
+            db: a transaction.
+            tenant: workspace and mode.
+            session_ids: ids of the sessions; those of missing ones are left out.
+        """
+        rows = find_sessions(db, tenant, session_ids)
+        self._recording = [row for row in rows if row.status == "recording"]
+        self.searches: dict[str, OutcomeMarkSearch] = {}
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the recording ones together have more than `limits.LARGE_SEARCH_BYTES` of events."""
+        return sum(row.event_bytes for row in self._recording) > limits.LARGE_SEARCH_BYTES
+
+    def search(self, db: DbSession) -> None:
+        """Search the events of the recording sessions in a transaction."""
+        for row in self._recording:
+            self.searches[row.id] = search_outcome_marks(db, row)
+
+    def search_one_by_one(self, database: Database) -> None:
+        """Search the events of each recording session in a read transaction of its own."""
+        for row in self._recording:
+            with database.transaction(write=False) as db:
+                self.searches[row.id] = search_outcome_marks(db, row)
+
+
+def check_number_of_stops(ids: Collection[str]) -> None:
+    """Check the number of ids of a batch stop.
 
     Raises:
-        RateLimited: from `hold_large`; nothing was stopped.
+        TooManyIds: if there are more than 500.
     """
-    searches: dict[str, OutcomeMarkSearch] = {}
-    for session_id in dict.fromkeys(session_ids):
-        with database.transaction(write=False) as db, suppress(NotFound):
-            row = find_session(db, tenant, session_id)
-            if row.status != "recording":
-                continue
-            with hold_large() if row.event_bytes > limits.LARGE_SEARCH_BYTES else nullcontext():
-                searches[session_id] = search_outcome_marks(db, row)
-    return searches
+    if len(ids) > limits.BATCH_STOP_IDS:
+        raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
 
 
 def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searches | None = None) -> Session:
@@ -65,7 +80,7 @@ def stop_session(db: DbSession, tenant: Tenant, session_id: str, searches: Searc
         db: a transaction.
         tenant: workspace and mode.
         session_id: id of the session.
-        searches: from `search_events_before_stop`; without them all events are searched here.
+        searches: of `SessionsBeforeStop`; without them all events are searched here.
 
     Raises:
         NotFound: if there is no such session.
@@ -85,13 +100,8 @@ def stop_session_batch(
         db: a transaction.
         tenant: workspace and mode.
         ids: ids of the sessions.
-        searches: from `search_events_before_stop`; without them all events are searched here.
-
-    Raises:
-        TooManyIds: if there are more than 500.
+        searches: of `SessionsBeforeStop`; without them all events are searched here.
     """
-    if len(ids) > limits.BATCH_STOP_IDS:
-        raise TooManyIds("/ids", limits.BATCH_STOP_IDS)
     # Locked in one order everywhere, so that two calls cannot wait for each other.
     stopped = {item_id: _stop_item(db, tenant, item_id, searches or {}) for item_id in sorted(set(ids))}
     charge_quota_minutes(db, tenant.workspace_id, sum(added_ms for _, added_ms in stopped.values()))
