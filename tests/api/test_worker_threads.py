@@ -16,8 +16,10 @@ import pytest
 from api.dependencies import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS
 from api.fair_slots import FairSlots
 from recorder.storage.blobs import Blobs
+from recorder.storage.fair_lock import FairLock
 from tests.support.databases import create_file
-from tests.support.factories import Caller, Service, frame, running_app
+from tests.support.factories import Caller, Service, event, frame, running_app
+from tests.support.statements import before_each_statement
 from tests.support.waiting import wait_for
 
 
@@ -67,6 +69,34 @@ def test_deletes_that_wait_for_a_writer_leave_threads_to_it(service: Service, ha
         most,
     )
     assert statuses == {204}
+
+
+def test_a_batch_of_events_is_the_next_writer(service: Service) -> None:
+    caller = service.make_caller()
+    session_id = caller.make_session()
+    lock = service.runtime.database.write_lock
+    assert isinstance(lock, FairLock)
+    order: list[str] = []
+    writer = service.app.state.ingest
+
+    def note(statement: str) -> None:
+        if statement.startswith("INSERT INTO sessions "):
+            order.append("session")
+
+    def note_ingest(statement: str) -> None:
+        if statement.startswith("BEGIN"):
+            order.append("events")
+
+    writer._connection.set_trace_callback(note_ingest)
+    with ThreadPoolExecutor(6) as threads, before_each_statement(note):
+        with lock:
+            sent = [threads.submit(caller.post, "/v1/sessions", {"workflow": "checkout"}) for _ in range(5)]
+            wait_for(lambda: lock.count_waiting() == 5)
+            sent.append(threads.submit(caller.add_events, session_id, event(1)))
+            wait_for(lambda: lock.count_waiting() == 6)
+        assert {request.result().status_code for request in sent} == {201, 202}
+    writer._connection.set_trace_callback(None)
+    assert order == ["events", *["session"] * 5]
 
 
 def test_denied_requests_that_wait_for_a_writer_leave_threads_to_it(service: Service) -> None:
