@@ -135,12 +135,19 @@ async def get_db(
 
 
 @contextmanager
-def open_earlier_transaction(request: Request, database: Database) -> Iterator[DbSession]:
-    """Open a transaction that reads before the request's own begins.
+def open_earlier_transaction(
+    request: Request, database: Database, *, write: bool = False
+) -> Iterator[DbSession]:
+    """Open a transaction before the request's own begins.
 
     Its first statement raises the stored answer of a keyed request that was answered before.
+
+    Args:
+        request: the request.
+        database: database of the deployment.
+        write: whether the transaction writes.
     """
-    with database.transaction(write=False) as db:
+    with database.transaction(write=write) as db:
         keyed: IdempotentRequest | None = getattr(request.state, "keyed", None)
         if keyed is not None:
             keyed.claim_at_first_statement(db)

@@ -1,5 +1,6 @@
 """`/v1/sessions` and `/v1/sessions/{id}/tags`. Spec §2.2, §4.1; contract §2."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -22,6 +23,7 @@ from api.dependencies import (
     run_slow_work,
 )
 from api.errors import problem_responses
+from api.gate.idempotency import IdempotentRequest
 from api.strict_routes import StrictRoute, check_tag_parameter
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter
@@ -39,6 +41,7 @@ from recorder.models.session import (
 )
 from recorder.models.wire import ActorKind, Outcome, Page
 from recorder.recording import item_reads, session_list, session_stops, sessions, tags
+from recorder.recording.batch_stops import SessionBatchStop, check_number_of_stops
 from recorder.recording.item_reads import find_anchor_time
 from recorder.runtime import Runtime
 
@@ -139,13 +142,6 @@ async def _search_session_for_stop_route(
     return await _search_marks_for_session_route(request, runtime, caller, [session_id])
 
 
-async def _search_batch_for_stop_route(
-    body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> tuple[BatchStop, session_stops.SessionsBeforeStop]:
-    session_stops.check_number_of_stops(body.ids)
-    return body, await _search_marks_for_session_route(request, runtime, caller, body.ids)
-
-
 async def _search_marks_for_session_route(
     request: Request, runtime: Runtime, caller: Caller, ids: list[str]
 ) -> session_stops.SessionsBeforeStop:
@@ -166,12 +162,28 @@ async def _search_marks_for_session_route(
     return before
 
 
-# The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
-# dependency of a route may take the body: each that takes it reports the same errors.
+async def _begin_batch_for_stop_route(
+    body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
+) -> SessionBatchStop:
+    """Stop sessions in transactions of a few each, all but those for the request's own transaction."""
+    check_number_of_stops(body.ids)
+    before = await _search_marks_for_session_route(request, runtime, caller, body.ids)
+    batch = SessionBatchStop(caller.tenant, body.ids, before)
+
+    def stop_part() -> None:
+        with open_earlier_transaction(request, runtime.database, write=True) as db:
+            batch.stop_part(db)
+
+    keyed: IdempotentRequest | None = request.state.keyed
+    with nullcontext() if keyed is None else keyed.running.hold_key(keyed.key):
+        while not batch.is_last_part:
+            await run_in_database_slot(request, stop_part)
+    return batch
+
+
+# The searches run before the transaction begins, since they precede `db` in a route's parameters.
 _SearchedSession = Annotated[session_stops.SessionsBeforeStop, Depends(_search_session_for_stop_route)]
-_SearchedBatch = Annotated[
-    tuple[BatchStop, session_stops.SessionsBeforeStop], Depends(_search_batch_for_stop_route)
-]
+_BegunBatch = Annotated[SessionBatchStop, Depends(_begin_batch_for_stop_route)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
@@ -181,10 +193,10 @@ def stop_session(session_id: str, before: _SearchedSession, db: Db, caller: Call
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True)
-def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
+def batch_stop(batch: _BegunBatch, db: Db) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
-    body, before = searched
-    return session_stops.stop_session_batch(db, caller.tenant, body.ids, before.searches)
+    batch.stop_part(db)
+    return batch.make_result()
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))

@@ -205,22 +205,30 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
     return row
 
 
-def find_sessions(db: DbSession, tenant: Tenant, session_ids: Collection[str]) -> Sequence[SessionRow]:
+def find_sessions(
+    db: DbSession, tenant: Tenant, session_ids: Collection[str], *, lock: bool = False
+) -> Sequence[SessionRow]:
     """Return the rows of those sessions that the caller may see, in the order of their ids.
 
     Args:
         db: a transaction.
         tenant: workspace and mode.
         session_ids: ids of the sessions.
+        lock: hold the rows until the transaction ends, since they will be changed.
     """
     possible = [session_id for session_id in session_ids if is_id(session_id, "ses")]
     if not possible:
         return []
-    session = SessionRow
-    visible = (*in_tenant(session, tenant), col(session.deleted_at).is_(None))
-    return db.exec(
-        select(session).where(col(session.id).in_(possible), *visible).order_by(col(session.id))
-    ).all()
+    statement = (
+        select(SessionRow)
+        .where(
+            col(SessionRow.id).in_(possible),
+            *in_tenant(SessionRow, tenant),
+            col(SessionRow.deleted_at).is_(None),
+        )
+        .order_by(col(SessionRow.id))
+    )
+    return db.exec(statement.with_for_update() if lock else statement).all()
 
 
 def read_session_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:
