@@ -63,7 +63,7 @@ WORK_SLOTS: dict[SlowWork, int] = {
     "hosted file": 8,
     "snapshot": 8,
     "stop search": 4,  # reads through sessions
-    "tag anchor": 4,  # may read through the session
+    "tag anchor": 4,  # of tags, replays and recoveries; may read through the session
 }
 #: Transactions of requests at a time.
 DATABASE_SLOTS = 20
@@ -155,7 +155,11 @@ def open_earlier_transaction(
 
 
 async def read_before_transaction(
-    request: Request, database: Database, read: Callable[[DbSession], _Result]
+    request: Request,
+    database: Database,
+    read: Callable[[DbSession], _Result],
+    *,
+    slow: SlowWork | None = None,
 ) -> _Result:
     """Return the result of a function that reads in a transaction of its own, in another slot and thread.
 
@@ -165,13 +169,17 @@ async def read_before_transaction(
         request: the request.
         database: database of the deployment.
         read: the function; its argument is the transaction.
+        slow: kind of slow work whose slots it takes; None takes one of the database.
     """
 
     def read_in_transaction() -> _Result:
         with open_earlier_transaction(request, database) as db:
             return read(db)
 
-    return await run_in_database_slot(request, read_in_transaction)
+    if slow is None:
+        return await run_in_database_slot(request, read_in_transaction)
+    caller = await get_caller(request)
+    return await run_slow_work(request, slow, read_in_transaction, workspace_id=caller.workspace_id)
 
 
 async def run_in_database_slot(request: Request, work: Callable[[], _Result]) -> _Result:
