@@ -46,7 +46,14 @@ Workflows = Annotated[
 ]
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
 SlowWork = Literal[
-    "comparison", "destination probe", "frame upload", "hard delete", "hosted file", "snapshot", "tag anchor"
+    "comparison",
+    "destination probe",
+    "frame upload",
+    "hard delete",
+    "hosted file",
+    "snapshot",
+    "stop search",
+    "tag anchor",
 ]
 WORK_SLOTS: dict[SlowWork, int] = {
     "comparison": 4,
@@ -55,7 +62,8 @@ WORK_SLOTS: dict[SlowWork, int] = {
     "hard delete": 4,  # removes objects from the stores
     "hosted file": 8,
     "snapshot": 8,
-    "tag anchor": 4,  # may read through the session
+    "stop search": 4,  # reads through sessions
+    "tag anchor": 4,  # of tags, replays and recoveries; may read through the session
 }
 #: Transactions of requests at a time.
 DATABASE_SLOTS = 20
@@ -127,12 +135,19 @@ async def get_db(
 
 
 @contextmanager
-def open_earlier_transaction(request: Request, database: Database) -> Iterator[DbSession]:
-    """Open a transaction that reads before the request's own begins.
+def open_earlier_transaction(
+    request: Request, database: Database, *, write: bool = False
+) -> Iterator[DbSession]:
+    """Open a transaction before the request's own begins.
 
     Its first statement raises the stored answer of a keyed request that was answered before.
+
+    Args:
+        request: the request.
+        database: database of the deployment.
+        write: whether the transaction writes.
     """
-    with database.transaction(write=False) as db:
+    with database.transaction(write=write) as db:
         keyed: IdempotentRequest | None = getattr(request.state, "keyed", None)
         if keyed is not None:
             keyed.claim_at_first_statement(db)
@@ -140,7 +155,11 @@ def open_earlier_transaction(request: Request, database: Database) -> Iterator[D
 
 
 async def read_before_transaction(
-    request: Request, database: Database, read: Callable[[DbSession], _Result]
+    request: Request,
+    database: Database,
+    read: Callable[[DbSession], _Result],
+    *,
+    slow: SlowWork | None = None,
 ) -> _Result:
     """Return the result of a function that reads in a transaction of its own, in another slot and thread.
 
@@ -150,13 +169,17 @@ async def read_before_transaction(
         request: the request.
         database: database of the deployment.
         read: the function; its argument is the transaction.
+        slow: kind of slow work whose slots it takes; None takes one of the database.
     """
 
     def read_in_transaction() -> _Result:
         with open_earlier_transaction(request, database) as db:
             return read(db)
 
-    return await run_in_database_slot(request, read_in_transaction)
+    if slow is None:
+        return await run_in_database_slot(request, read_in_transaction)
+    caller = await get_caller(request)
+    return await run_slow_work(request, slow, read_in_transaction, workspace_id=caller.workspace_id)
 
 
 async def run_in_database_slot(request: Request, work: Callable[[], _Result]) -> _Result:

@@ -135,8 +135,8 @@ STREAM_RETRY_MS = 3000
 WHOLE_READS_PER_KEY = 8
 WHOLE_READS_PER_WORKSPACE = 20
 WHOLE_READS_PER_PROCESS = 24
-#: A stop searches the session's events for outcome marks: 18 MB took 0.12 s of CPU. Of sessions with more
-#: bytes of events than this, so many are searched at once: a search holds one of the process's threads.
+#: A stop searches the events of its sessions for outcome marks: 18 MB took 0.12 s of CPU. Of stops whose
+#: sessions together have more bytes of events than this, so many are under way at once.
 LARGE_SEARCH_BYTES = 8_000_000
 LARGE_SEARCHES_PER_WORKSPACE = 4
 LARGE_SEARCHES_PER_PROCESS = 16

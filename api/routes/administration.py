@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
-from starlette.responses import StreamingResponse
 
 from api.bodies.body_masking import AdmittedWorkspace
 from api.dependencies import CallerDep, Db, ListTimeRangeDep, OriginDep, PagerDep, RuntimeDep
@@ -12,11 +11,12 @@ from api.gate.authentication import CallerInvalidationDep
 from api.gate.endpoints import ENDPOINTS
 from api.gate.open_connections import OpenConnections
 from api.negotiation import negotiate_format
-from api.streams.event_download import JSON, NDJSON
+from api.streams.audit_download import AuditDownload
+from api.streams.portioned_download import JSON, NDJSON
 from api.strict_routes import StrictRoute
 from recorder.access import key_admin, quota, workspaces
 from recorder.access.rate_tiers import describe_tier_limits
-from recorder.audit.log import AuditFilter, read_audit_page, stream_audit_entries
+from recorder.audit.log import AuditFilter, read_audit_page
 from recorder.models.limits import Limits
 from recorder.models.operations import AuditEntry
 from recorder.models.text_patterns import PRINTABLE_NAME
@@ -133,7 +133,7 @@ def list_audit_entries(
 ) -> Page[AuditEntry] | Response:
     """List the changes and their actors, oldest first, each entry chained to the one before.
 
-    With `Accept: application/x-ndjson` all entries are sent, one a line.
+    With `Accept: application/x-ndjson` all entries are sent, one a line; this counts as a whole-session read.
     """
     filters = AuditFilter(
         workspace_id=caller.workspace_id,
@@ -146,5 +146,5 @@ def list_audit_entries(
         after_number=pager.read_cursor(int) or 0,
     )
     if negotiate_format(request, JSON, NDJSON) == NDJSON:
-        return StreamingResponse(stream_audit_entries(runtime.database, filters), media_type=NDJSON)
+        return AuditDownload(runtime.database, request.app.state.whole_reads, caller, filters)
     return pager.make_page(read_audit_page(db, filters, limit=pager.limit))

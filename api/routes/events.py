@@ -11,7 +11,8 @@ from api.errors import problem_responses
 from api.gate.idempotency import read_idempotency_header
 from api.negotiation import negotiate_format
 from api.openapi.raw_body_routes import EVENT_BATCH, EVENT_PAGE, EVENTS_ACCEPTED
-from api.streams.event_download import ARROW, JSON, NDJSON, ArrowDownload, EventDownload, NdjsonDownload
+from api.streams.event_download import ARROW, ArrowDownload, EventDownload, NdjsonDownload
+from api.streams.portioned_download import JSON, NDJSON
 from api.strict_routes import NO_QUERY, BatchRoute, check_query_parameters, refuse_compressed_body
 from recorder import limits
 from recorder.errors import InvalidRange

@@ -51,10 +51,13 @@ async def get_point_time(
 ) -> EarlierLookup[int]:
     """Return the time of the recovery point that the request names, looked up before the transaction."""
 
+    if admitted.recovery_point is None:
+        return EarlierLookup()
+
     def read(db: DbSession) -> EarlierLookup[int]:
         return look_up_recovery_point(db, runtime, caller.tenant, admitted)
 
-    return await read_before_transaction(request, runtime.database, read)
+    return await read_before_transaction(request, runtime.database, read, slow="tag anchor")
 
 
 RecoveryPointTime = Annotated[EarlierLookup[int], Depends(get_point_time)]

@@ -54,10 +54,13 @@ async def get_first_event(
 ) -> EarlierLookup[dict[str, Any]]:
     """Return the event with which the requested replay begins, looked up before the transaction."""
 
+    if admitted.anchor is None and admitted.until is None:
+        return EarlierLookup()
+
     def read(db: DbSession) -> EarlierLookup[dict[str, Any]]:
         return look_up_replay_range(db, runtime, caller.tenant, admitted)
 
-    return await read_before_transaction(request, runtime.database, read)
+    return await read_before_transaction(request, runtime.database, read, slow="tag anchor")
 
 
 FirstEvent = Annotated[EarlierLookup[dict[str, Any]], Depends(get_first_event)]

@@ -1,10 +1,12 @@
 """`/v1/sessions` and `/v1/sessions/{id}/tags`. Spec §2.2, §4.1; contract §2."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from sqlmodel import Session as DbSession
 
 from api.bodies.body_masking import MaskedBody, MaskedSession, MaskedTag
 from api.dependencies import (
@@ -16,10 +18,12 @@ from api.dependencies import (
     RuntimeDep,
     Workflows,
     open_earlier_transaction,
+    read_before_transaction,
     run_in_database_slot,
     run_slow_work,
 )
 from api.errors import problem_responses
+from api.gate.idempotency import IdempotentRequest
 from api.strict_routes import StrictRoute, check_tag_parameter
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter
@@ -37,6 +41,7 @@ from recorder.models.session import (
 )
 from recorder.models.wire import ActorKind, Outcome, Page
 from recorder.recording import item_reads, session_list, session_stops, sessions, tags
+from recorder.recording.batch_stops import SessionBatchStop, check_number_of_stops
 from recorder.recording.item_reads import find_anchor_time
 from recorder.runtime import Runtime
 
@@ -131,43 +136,67 @@ def start_session(session_id: str, db: Db, caller: CallerDep) -> Session:
     return sessions.start_session(db, caller.tenant, session_id)
 
 
-def _search_session_for_stop_route(
+async def _search_session_for_stop_route(
     session_id: str, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> session_stops.Searches:
-    return _search_marks_for_session_route(request, runtime, caller, [session_id])
+) -> session_stops.SessionsBeforeStop:
+    return await _search_marks_for_session_route(request, runtime, caller, [session_id])
 
 
-def _search_batch_for_stop_route(
-    body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
-) -> tuple[BatchStop, session_stops.Searches]:
-    return body, _search_marks_for_session_route(request, runtime, caller, body.ids[: limits.BATCH_STOP_IDS])
-
-
-def _search_marks_for_session_route(
+async def _search_marks_for_session_route(
     request: Request, runtime: Runtime, caller: Caller, ids: list[str]
-) -> session_stops.Searches:
-    searches: ConcurrencyLimiter = request.app.state.large_searches
-    hold_large = partial(searches.acquire, caller.key_id, caller.workspace_id)
-    return session_stops.search_events_before_stop(runtime.database, caller.tenant, ids, hold_large)
+) -> session_stops.SessionsBeforeStop:
+    """Search the events of sessions before the transaction that stops them; many take slots of their own."""
+
+    def read(db: DbSession) -> session_stops.SessionsBeforeStop:
+        before = session_stops.SessionsBeforeStop(db, caller.tenant, ids)
+        if not before.is_large:
+            before.search(db)
+        return before
+
+    before = await read_before_transaction(request, runtime.database, read)
+    if before.is_large:
+        large_searches: ConcurrencyLimiter = request.app.state.large_searches
+        search = partial(before.search_one_by_one, runtime.database)
+        with large_searches.acquire(caller.key_id, caller.workspace_id):
+            await run_slow_work(request, "stop search", search, workspace_id=caller.workspace_id)
+    return before
 
 
-# The searches run before the transaction begins, since they precede `db` in a route's parameters. Only one
-# dependency of a route may take the body: each that takes it reports the same errors.
-_SearchedSession = Annotated[session_stops.Searches, Depends(_search_session_for_stop_route)]
-_SearchedBatch = Annotated[tuple[BatchStop, session_stops.Searches], Depends(_search_batch_for_stop_route)]
+async def _begin_batch_for_stop_route(
+    body: BatchStop, request: Request, runtime: RuntimeDep, caller: CallerDep
+) -> SessionBatchStop:
+    """Stop sessions in transactions of a few each, all but those for the request's own transaction."""
+    check_number_of_stops(body.ids)
+    before = await _search_marks_for_session_route(request, runtime, caller, body.ids)
+    batch = SessionBatchStop(caller.tenant, body.ids, before)
+
+    def stop_part() -> None:
+        with open_earlier_transaction(request, runtime.database, write=True) as db:
+            batch.stop_part(db)
+
+    keyed: IdempotentRequest | None = request.state.keyed
+    with nullcontext() if keyed is None else keyed.running.hold_key(keyed.key):
+        while not batch.is_last_part:
+            await run_in_database_slot(request, stop_part)
+    return batch
+
+
+# The searches run before the transaction begins, since they precede `db` in a route's parameters.
+_SearchedSession = Annotated[session_stops.SessionsBeforeStop, Depends(_search_session_for_stop_route)]
+_BegunBatch = Annotated[SessionBatchStop, Depends(_begin_batch_for_stop_route)]
 
 
 @router.post("/sessions/{session_id}/stop", responses=problem_responses(404, 409))
-def stop_session(session_id: str, searches: _SearchedSession, db: Db, caller: CallerDep) -> Session:
+def stop_session(session_id: str, before: _SearchedSession, db: Db, caller: CallerDep) -> Session:
     """Stop recording; a stopped or sealed session stays as it is."""
-    return session_stops.stop_session(db, caller.tenant, session_id, searches)
+    return session_stops.stop_session(db, caller.tenant, session_id, before.searches)
 
 
 @router.post("/sessions:batch_stop", response_model_exclude_unset=True)
-def batch_stop(searched: _SearchedBatch, db: Db, caller: CallerDep) -> BatchStopResult:
+def batch_stop(batch: _BegunBatch, db: Db) -> BatchStopResult:
     """Stop up to 500 sessions; the answer has a result for each."""
-    body, searches = searched
-    return session_stops.stop_session_batch(db, caller.tenant, body.ids, searches)
+    batch.stop_part(db)
+    return batch.make_result()
 
 
 @router.delete("/sessions/{session_id}", status_code=204, responses=problem_responses(404, 409))

@@ -250,7 +250,7 @@ def _make_audit_row(entry: _PendingEntry, number: int, prev_hash: str) -> AuditR
     return row
 
 
-_STREAM_ROWS = 500
+_EXPORTED_ROWS = 500
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,24 +273,9 @@ class AuditFilter:
 def read_audit_page(db: DbSession, filters: AuditFilter, *, limit: int) -> FetchedPage[AuditEntry, int]:
     """Return a page of entries in chain order; its position is the number of the last one."""
     page = fetch_statement_page(
-        db, _select_audit_rows(filters), limit=limit, position_of=lambda row: row.number
+        db, select_audit_rows(filters), limit=limit, position_of=lambda row: row.number
     )
     return page.convert(audit_entry_to_wire)
-
-
-def stream_audit_entries(database: Database, filters: AuditFilter) -> Iterator[bytes]:
-    """Yield all entries as NDJSON, a few hundred in each transaction.
-
-    Entries are only appended, so several transactions read the same entries as one would.
-    """
-    while True:
-        with database.transaction(write=False) as db:
-            rows = list(db.exec(_select_audit_rows(filters).limit(_STREAM_ROWS)))
-        if rows:
-            yield b"".join(audit_entry_to_wire(row).model_dump_json().encode() + b"\n" for row in rows)
-            filters = replace(filters, after_number=rows[-1].number)
-        if len(rows) < _STREAM_ROWS:
-            return
 
 
 def export_audit_entries(database: Database, workspace_id: str) -> Iterator[bytes]:
@@ -301,11 +286,11 @@ def export_audit_entries(database: Database, workspace_id: str) -> Iterator[byte
     filters: AuditFilter | None = AuditFilter(workspace_id=workspace_id)
     while filters is not None:
         with database.transaction(write=False) as db:
-            rows = list(db.exec(_select_audit_rows(filters).limit(_STREAM_ROWS)))
+            rows = list(db.exec(select_audit_rows(filters).limit(_EXPORTED_ROWS)))
         for row in rows:
             position = {"workspace_id": row.workspace_id, "number": row.number, "mode": row.mode}
             yield orjson.dumps({**position, **audit_entry_of(row), "hash": row.hash}) + b"\n"
-        filters = replace(filters, after_number=rows[-1].number) if len(rows) == _STREAM_ROWS else None
+        filters = replace(filters, after_number=rows[-1].number) if len(rows) == _EXPORTED_ROWS else None
 
 
 def audit_entry_to_wire(row: AuditRow) -> AuditEntry:
@@ -313,7 +298,8 @@ def audit_entry_to_wire(row: AuditRow) -> AuditEntry:
     return AuditEntry.model_validate({**audit_entry_of(row), "hash": row.hash})
 
 
-def _select_audit_rows(filters: AuditFilter) -> SelectOfScalar[AuditRow]:
+def select_audit_rows(filters: AuditFilter) -> SelectOfScalar[AuditRow]:
+    """Return the statement for the rows that the filters select, in chain order."""
     statement = select(AuditRow).where(
         AuditRow.workspace_id == filters.workspace_id, col(AuditRow.number) > filters.after_number
     )

@@ -211,7 +211,7 @@ class IngestWriter:
         return group, entry is None
 
     def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
-        with self._database.write_lock:
+        with self._database.ingest_lock:
             for _ in range(3):
                 try:
                     return self._commit(group)

@@ -1,7 +1,7 @@
 """Sessions: created, started, found, deleted; `session_stops` ends them. Spec §3.1, §4.1; contract §2."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -201,6 +201,32 @@ def find_session(db: DbSession, tenant: Tenant, session_id: str, *, lock: bool =
     if row is None:
         raise NotFound("session")
     return row
+
+
+def find_sessions(
+    db: DbSession, tenant: Tenant, session_ids: Collection[str], *, lock: bool = False
+) -> Sequence[SessionRow]:
+    """Return the rows of those sessions that the caller may see, in the order of their ids.
+
+    Args:
+        db: a transaction.
+        tenant: workspace and mode.
+        session_ids: ids of the sessions.
+        lock: hold the rows until the transaction ends, since they will be changed.
+    """
+    possible = [session_id for session_id in session_ids if is_id(session_id, "ses")]
+    if not possible:
+        return []
+    statement = (
+        select(SessionRow)
+        .where(
+            col(SessionRow.id).in_(possible),
+            *in_tenant(SessionRow, tenant),
+            col(SessionRow.deleted_at).is_(None),
+        )
+        .order_by(col(SessionRow.id))
+    )
+    return db.exec(statement.with_for_update() if lock else statement).all()
 
 
 def read_session_metadata(db: DbSession, row: SessionRow) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Database of the control plane: one engine and explicit transactions, on SQLite and PostgreSQL."""
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ from recorder.data_folder import NoDeployment
 from recorder.errors import Conflict, Unavailable
 from recorder.settings import Settings
 from recorder.storage.engines import create_postgres_engine, create_sqlite_engine
+from recorder.storage.fair_lock import FairLock
 
 _ENGINES = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
 # Writers wait as long as the truncation of the log waits for readers.
@@ -64,13 +64,16 @@ class Database:
     """Source of all transactions; no other code commits.
 
     On SQLite one process writes one transaction at a time: `write_lock` queues its threads before the file's
-    own lock, whose busy handler sleeps instead of queueing.
+    own lock, whose busy handler sleeps instead of queueing. The ingest writer takes it by `ingest_lock`: it
+    answers many requests with one transaction, and waits for at most one other.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.is_sqlite = url.startswith("sqlite")
-        self.write_lock: AbstractContextManager[Any] = threading.Lock() if self.is_sqlite else nullcontext()
+        lock = FairLock()
+        self.write_lock: AbstractContextManager[Any] = lock if self.is_sqlite else nullcontext()
+        self.ingest_lock: AbstractContextManager[Any] = lock.preferred if self.is_sqlite else nullcontext()
         self._engine = create_sqlite_engine(url) if self.is_sqlite else create_postgres_engine(url)
         self._writer = self._engine.execution_options(recorder_write=True)
         # A read sees one state of all tables: hot rows may move to the lake between two statements.

@@ -14,8 +14,9 @@ from recorder.access.rate_tiers import TIERS
 from recorder.errors import RecorderError
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
+from recorder.recording.batch_stops import SessionBatchStop
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.session_stops import stop_session_batch
+from recorder.recording.session_stops import SessionsBeforeStop
 from recorder.recording.sessions import start_session
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
@@ -111,8 +112,11 @@ def test_stops_among_batches_wait_for_nobody_in_a_circle(
 
     def stop(ids: list[str]) -> None:
         try:
+            scope = Tenant(tenant.caller.workspace_id, "live")
+            with tenant.database.transaction(write=False) as db:
+                batch = SessionBatchStop(scope, ids, SessionsBeforeStop(db, scope, ids))
             with tenant.database.transaction(write=True) as db:
-                stop_session_batch(db, Tenant(tenant.caller.workspace_id, "live"), ids)
+                batch.stop_part(db)
         except RecorderError as error:
             refused.append(error)
 

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from api.streams import event_download
-from api.streams.event_download import ARROW, NDJSON, EventDownload, NdjsonDownload
+from api.streams.event_download import ARROW, EventDownload, NdjsonDownload
+from api.streams.portioned_download import NDJSON
 from recorder import limits
 from recorder.access.keys import Caller as KeyHolder
 from recorder.errors import RateLimited
@@ -324,7 +324,7 @@ def test_a_portion_that_needs_several_turns_is_the_same_portion(
 def test_a_client_that_takes_nothing_is_cut_off(
     stream_service: StreamService, streamer: Streamer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_download.limits, "WHOLE_READ_PATIENCE_S", 0.3)
+    monkeypatch.setattr(limits, "WHOLE_READ_PATIENCE_S", 0.3)
     session_id = streamer.make_session()
     add_large_events(streamer, session_id)
     with closing(begin_read(streamer, session_id)) as connection:

@@ -16,8 +16,11 @@ import pytest
 from api.dependencies import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS
 from api.fair_slots import FairSlots
 from recorder.storage.blobs import Blobs
+from recorder.storage.fair_lock import FairLock
 from tests.support.databases import create_file
-from tests.support.factories import Caller, Service, frame, running_app
+from tests.support.factories import Caller, Service, event, frame, running_app
+from tests.support.statements import before_each_statement
+from tests.support.two_click_sessions import sealed_run
 from tests.support.waiting import wait_for
 
 
@@ -67,6 +70,34 @@ def test_deletes_that_wait_for_a_writer_leave_threads_to_it(service: Service, ha
         most,
     )
     assert statuses == {204}
+
+
+def test_a_batch_of_events_is_the_next_writer(service: Service) -> None:
+    caller = service.make_caller()
+    session_id = caller.make_session()
+    lock = service.runtime.database.write_lock
+    assert isinstance(lock, FairLock)
+    order: list[str] = []
+    writer = service.app.state.ingest
+
+    def note(statement: str) -> None:
+        if statement.startswith("INSERT INTO sessions "):
+            order.append("session")
+
+    def note_ingest(statement: str) -> None:
+        if statement.startswith("BEGIN"):
+            order.append("events")
+
+    writer._connection.set_trace_callback(note_ingest)
+    with ThreadPoolExecutor(6) as threads, before_each_statement(note):
+        with lock:
+            sent = [threads.submit(caller.post, "/v1/sessions", {"workflow": "checkout"}) for _ in range(5)]
+            wait_for(lambda: lock.count_waiting() == 5)
+            sent.append(threads.submit(caller.add_events, session_id, event(1)))
+            wait_for(lambda: lock.count_waiting() == 6)
+        assert {request.result().status_code for request in sent} == {201, 202}
+    writer._connection.set_trace_callback(None)
+    assert order == ["events", *["session"] * 5]
 
 
 def test_denied_requests_that_wait_for_a_writer_leave_threads_to_it(service: Service) -> None:
@@ -145,3 +176,32 @@ def _add_picture(caller: Caller) -> str:
     session_id = caller.make_session()
     assert caller.add_frames(session_id, frame(1, id="frm_one")).status_code == 202
     return f"/v1/sessions/{session_id}/frames/frm_one/image"
+
+
+@pytest.mark.parametrize(("path", "member"), [("/v1/replays", "until"), ("/v1/recoveries", "recovery_point")])
+def test_look_ups_in_sessions_wait_for_slots_of_their_own(service: Service, path: str, member: str) -> None:
+    caller = service.make_caller()
+    session_id = sealed_run(caller)
+    [event_id, _] = [item["id"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
+    place = {"event_id": event_id} | ({} if member == "until" else {"session_id": session_id})
+    portal = service.client.portal
+    assert portal is not None
+    slots: FairSlots = service.app.state.work_slots["tag anchor"]
+    owners = ["a", "a", "b", "c"]
+    assert len(owners) == WORK_SLOTS["tag anchor"]
+    for owner in owners:
+        portal.call(slots.acquire, owner)
+    with ThreadPoolExecutor(1) as threads:
+        body = {"session_id": session_id, "sandbox": "dry"}
+        sent = threads.submit(caller.post, path, {**body, member: place})
+        try:
+            wait_for(lambda: slots.count_waiting() == 1, seconds=20)
+            assert count_busy_threads(service) == 0
+            # A request that names no place looks nothing up.
+            unknown = caller.post(path, {**body, "session_id": f"ses_{0:026}"})
+            assert unknown.status_code == 404
+        finally:
+            for owner in owners:
+                portal.call(slots.release, owner)
+        # The session did not fail, so that a recovery is refused after the look-up.
+        assert sent.result().status_code == (202 if member == "until" else 422), sent.result().text

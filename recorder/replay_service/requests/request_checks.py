@@ -246,9 +246,7 @@ def check_compared_replay_session(
 def look_up_replay_range(
     db: DbSession, runtime: Runtime, tenant: Tenant, body: ReplayCreate
 ) -> EarlierLookup[dict[str, Any]]:
-    """Return the event with which a requested replay begins, if it is known."""
-    if body.anchor is None and body.until is None:
-        return EarlierLookup()
+    """Return the event with which a requested replay with an anchor or `until` begins, if it is known."""
     try:
         session = require_sealed_replay_session(db, tenant, body.session_id)
         return EarlierLookup(_check_requested_replay_range(db, runtime, session, body))
