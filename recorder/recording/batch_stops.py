@@ -52,7 +52,7 @@ class SessionBatchStop:
 
     @property
     def is_last_part(self) -> bool:
-        """Whether one transaction stops all that are left."""
+        """Return whether one transaction stops all sessions that are left."""
         return len(self._waiting) <= PART_SESSIONS
 
     def stop_part(self, db: DbSession) -> None:

@@ -49,7 +49,7 @@ class SessionsBeforeStop:
 
     @property
     def is_large(self) -> bool:
-        """Whether the recording ones together have more than `limits.LARGE_SEARCH_BYTES` of events."""
+        """Return whether the recording sessions have more than `limits.LARGE_SEARCH_BYTES` of events."""
         return sum(row.event_bytes for row in self._recording) > limits.LARGE_SEARCH_BYTES
 
     def search(self, db: DbSession) -> None:

@@ -183,7 +183,7 @@ def test_look_ups_in_sessions_wait_for_slots_of_their_own(service: Service, path
     caller = service.make_caller()
     session_id = sealed_run(caller)
     [event_id, _] = [item["id"] for item in caller.get(f"/v1/sessions/{session_id}/events").json()["data"]]
-    place = {"event_id": event_id} | ({} if member == "until" else {"session_id": session_id})
+    named = {"event_id": event_id} | ({} if member == "until" else {"session_id": session_id})
     portal = service.client.portal
     assert portal is not None
     slots: FairSlots = service.app.state.work_slots["tag anchor"]
@@ -193,7 +193,7 @@ def test_look_ups_in_sessions_wait_for_slots_of_their_own(service: Service, path
         portal.call(slots.acquire, owner)
     with ThreadPoolExecutor(1) as threads:
         body = {"session_id": session_id, "sandbox": "dry"}
-        sent = threads.submit(caller.post, path, {**body, member: place})
+        sent = threads.submit(caller.post, path, {**body, member: named})
         try:
             wait_for(lambda: slots.count_waiting() == 1, seconds=20)
             assert count_busy_threads(service) == 0
