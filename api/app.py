@@ -27,8 +27,7 @@ from api.bodies.batch_bodies import EventBatches
 from api.bodies.body_masking import BodyMasking
 from api.bodies.body_memory import BodyMemory
 from api.bodies.worker_pool import BodyWorkers
-from api.dependencies import DATABASE_SLOTS, WORK_SLOTS
-from api.fair_slots import FairSlots
+from api.fair_slots import DATABASE_SLOTS, WORK_SLOTS, FairSlots
 from api.gate import idempotency
 from api.gate.access_log import AccessLog
 from api.gate.authentication import CallerCache, ScopeDenialAudit

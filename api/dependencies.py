@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import orjson
@@ -19,7 +19,7 @@ from fastapi import Depends, Query, Request
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
 from sqlmodel import Session as DbSession
 
-from api.fair_slots import FairSlots
+from api.fair_slots import FairSlots, SlowWork
 from api.gate.endpoints import find_endpoint
 from api.gate.idempotency import IdempotentRequest
 from api.gate.rate_limiter import find_client_network
@@ -44,33 +44,6 @@ _FIRST_PAGE: tuple[int | None, Any] = (None, None)
 Workflows = Annotated[
     list[Annotated[str, Query(pattern=limits.WORKFLOW_PATTERN)]], Query(description="Repeat it for several.")
 ]
-#: Work of requests that may take long, and how much of each kind runs at a time in a process.
-SlowWork = Literal[
-    "comparison",
-    "destination probe",
-    "frame upload",
-    "hard delete",
-    "hosted file",
-    "snapshot",
-    "stop search",
-    "tag anchor",
-]
-WORK_SLOTS: dict[SlowWork, int] = {
-    "comparison": 4,
-    "destination probe": 8,
-    "frame upload": 16,
-    "hard delete": 4,  # removes objects from the stores
-    "hosted file": 8,
-    "snapshot": 8,
-    "stop search": 4,  # reads through sessions
-    "tag anchor": 4,  # of tags, replays and recoveries; may read through the session
-}
-#: Transactions of requests at a time.
-DATABASE_SLOTS = 20
-#: Worker threads. On SQLite writers wait for each other in theirs, and the one that may write needs one more
-#: to continue. So no work that waits runs in these threads without a slot; a few threads are left for work
-#: that takes milliseconds.
-WORKER_THREADS = DATABASE_SLOTS + sum(WORK_SLOTS.values()) + 16
 _Position = TypeVar("_Position")
 _Result = TypeVar("_Result")
 

@@ -2,6 +2,35 @@
 
 import asyncio
 from collections import Counter, OrderedDict, deque
+from typing import Literal
+
+#: Work of requests that may take long, and how much of each kind runs at a time in a process.
+SlowWork = Literal[
+    "comparison",
+    "destination probe",
+    "frame upload",
+    "hard delete",
+    "hosted file",
+    "snapshot",
+    "stop search",
+    "tag anchor",
+]
+WORK_SLOTS: dict[SlowWork, int] = {
+    "comparison": 4,
+    "destination probe": 8,
+    "frame upload": 16,
+    "hard delete": 4,  # removes objects from the stores
+    "hosted file": 8,
+    "snapshot": 8,
+    "stop search": 4,  # reads through sessions
+    "tag anchor": 4,  # of tags, replays and recoveries; may read through the session
+}
+#: Transactions of requests at a time.
+DATABASE_SLOTS = 20
+#: Worker threads. On SQLite writers wait for each other in theirs, and the one that may write needs one more
+#: to continue. So no work that waits runs in these threads without a slot; a few threads are left for work
+#: that takes milliseconds.
+WORKER_THREADS = DATABASE_SLOTS + sum(WORK_SLOTS.values()) + 16
 
 
 class FairSlots:

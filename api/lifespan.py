@@ -11,7 +11,7 @@ from typing import Any
 import anyio.to_thread
 from fastapi import FastAPI
 
-from api.dependencies import WORKER_THREADS
+from api.fair_slots import WORKER_THREADS
 from api.gate.open_connections import CONNECTIONS, OpenConnections, raise_descriptor_limit
 from api.gate.slow_clients import RATE_LIMITER
 from recorder import limits

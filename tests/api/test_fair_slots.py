@@ -12,8 +12,7 @@ import anyio.to_thread
 import pytest
 from starlette.testclient import TestClient
 
-from api.dependencies import DATABASE_SLOTS, WORK_SLOTS
-from api.fair_slots import FairSlots
+from api.fair_slots import DATABASE_SLOTS, WORK_SLOTS, FairSlots
 from recorder.access import quota
 from recorder.datasets.formats import CARD
 from recorder.exports.destinations.base import PinnedFile

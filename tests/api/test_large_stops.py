@@ -6,8 +6,7 @@ from contextlib import ExitStack
 
 import anyio.to_thread
 
-from api.dependencies import WORK_SLOTS
-from api.fair_slots import FairSlots
+from api.fair_slots import WORK_SLOTS, FairSlots
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter
 from tests.support.factories import Caller, Service, assert_problem, event

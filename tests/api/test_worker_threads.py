@@ -13,8 +13,7 @@ from typing import Any
 import anyio.to_thread
 import pytest
 
-from api.dependencies import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS
-from api.fair_slots import FairSlots
+from api.fair_slots import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS, FairSlots
 from recorder.storage.blobs import Blobs
 from recorder.storage.fair_lock import FairLock
 from tests.support.databases import create_file

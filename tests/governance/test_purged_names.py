@@ -61,8 +61,9 @@ def test_variants_are_read_before_the_transaction_that_removes_names(
     @contextmanager
     def open_transaction() -> Iterator[DbSession]:
         nonlocal before, within
-        before += take_reads()
-        if waiting:
+        reads = take_reads()
+        before += reads
+        if waiting and reads:
             with runtime.database.transaction(write=True) as db:
                 purge_sessions_from_graph(db, scope, [waiting.pop().id])
             noted.clear()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from api.dependencies import DATABASE_SLOTS, WORK_SLOTS
+from api.fair_slots import DATABASE_SLOTS, WORK_SLOTS
 from pipelines.definitions import defs
 from recorder import limits
 from recorder.access.rate_tiers import TIERS
@@ -188,7 +188,8 @@ SLOW_WORK = {
     "destination probe": "new exports, whose destination is tried out",
     "frame upload": "frame uploads",
     "hard delete": "hard deletes",
-    "tag anchor": "new tags that name an event or a frame",
+    "tag anchor": "new tags, replays and recoveries that name an event or a frame",
+    "stop search": "stops of large sessions",
     "comparison": "comparisons of exports",
 }
 
