@@ -1,7 +1,7 @@
 """Captured pages that open each other: their names, their order, and the frames after their steps."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from recorder import Client
@@ -25,9 +25,13 @@ PAGES = {
 def recording_popup(page: Any, client: Client) -> Iterator[tuple[PageRecording, Any]]:
     """A recording of a page that has opened a popup, and the popup."""
 
+    from playwright.sync_api import Error
+
     def answer(route: Any) -> None:
         body = PAGES.get(route.request.url.removeprefix(SITE), "<h1>Later</h1>")
-        route.fulfill(body=body, content_type="text/html")
+        # The page may be closed before its request is answered.
+        with suppress(Error):
+            route.fulfill(body=body, content_type="text/html")
 
     page.context.route(f"{SITE}/**", answer)
     with record(page, workflow="capture_test", client=client) as recording:
