@@ -82,7 +82,7 @@ def _list_differing_members(db: DbSession, row: ExportRow, given: Mapping[str, A
     """Return the members of a configuration that differ from an export, by name."""
     members = _normalize_members(given)
     workspace = members.get("workspace")
-    if workspace is not None:
+    if workspace not in (None, row.workspace_id):
         try:
             members["workspace"] = find_workspace(db, workspace).id
         except NotFound as error:
