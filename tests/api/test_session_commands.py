@@ -4,28 +4,16 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recorder.client import Client
-from tests.support.http_service import RunningService, running_service
+from tests.support.client_fixtures import client, service
+from tests.support.http_service import RunningService
 
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service of the module's own."""
-    with running_service(tmp_path_factory.mktemp("service")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(service: RunningService) -> Iterator[Client]:
-    """A client of it."""
-    with Client(service.url, service.key) as opened:
-        yield opened
+__all__ = ["client", "service"]
 
 
 def start(service: RunningService, *words: str, key: str | None = None) -> subprocess.Popen[str]:

@@ -84,11 +84,7 @@ def test_another_run_goes_on_with_a_large_session_that_was_left(
         open_sealer(runtime, "second", portion_limits=SMALL) as second,
     ):
         assert first is not None and second is not None
-        work = first._scheduler.take_lane()
-        assert work is not None
-        preparation = first._open_preparation(work.batch)
-        assert not preparation.advance() and not preparation.advance()
-        first._pause_batch(work, preparation)
+        prepare_and_pause(first)
         assert second._scheduler.take_lane() is None  # reserved for the first run
         clock_ahead = SealingTimes().reserved_for
         assert second._scheduler.take_lane() is not None
