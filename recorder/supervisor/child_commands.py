@@ -106,6 +106,8 @@ def make_service_child_environment(settings: Settings, checkout: Path) -> dict[s
         variables.pop(name, None)
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(checkout), variables.get("PYTHONPATH")]))
     variables.setdefault("RECORDER_DAGSTER_DIR", str(settings.data_dir / "dagster"))
+    # By default glibc keeps up to eight heaps for each core, and each of them keeps its largest size.
+    variables.setdefault("MALLOC_ARENA_MAX", "2")
     return variables
 
 
