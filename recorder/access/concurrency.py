@@ -18,7 +18,8 @@ class ConcurrencyLimits:
     Attributes:
         per_key: for one API key.
         per_workspace: for all keys of one workspace.
-        per_process: for all workspaces, in this process.
+        per_process: for all workspaces, in this process. Where others have so many under way, a workspace
+            without any may still begin one, until there are twice as many: none is kept out by others.
     """
 
     per_key: int | None = None
@@ -108,7 +109,7 @@ class ConcurrencyLimiter:
                 refused = KEY_SCOPE, most.per_key
             elif most.per_workspace is not None and of_workspace >= most.per_workspace:
                 refused = WORKSPACE_SCOPE, most.per_workspace
-            elif most.per_process is not None and self._count >= most.per_process:
+            elif most.per_process is not None and self._count >= most.per_process * (1 if of_workspace else 2):
                 refused = PROCESS_SCOPE, most.per_process
             else:
                 self._of_key[key_id] = of_key + 1

@@ -28,6 +28,19 @@ def test_each_limit_refuses_by_its_name_and_says_how_much_it_admits() -> None:
     assert not limiter._of_key and not limiter._of_workspace
 
 
+def test_a_workspace_begins_one_although_others_use_all_of_the_process() -> None:
+    limiter = ConcurrencyLimiter(ConcurrencyLimits(per_process=2))
+    held = [limiter.acquire("key_a", "wsp_1"), limiter.acquire("key_a", "wsp_1")]
+    _check_refused(limiter, "key_a", "wsp_1", "per_process_concurrency", 2)
+    for workspace in ("wsp_2", "wsp_3"):
+        held.append(limiter.acquire("key_b", workspace))
+        _check_refused(limiter, "key_b", workspace, "per_process_concurrency", 2)
+    _check_refused(limiter, "key_c", "wsp_4", "per_process_concurrency", 2)
+    held.pop().release()
+    held.append(limiter.acquire("key_c", "wsp_4"))
+    assert limiter.count == 4
+
+
 def test_a_call_may_bring_the_limits_of_its_tier() -> None:
     limiter = ConcurrencyLimiter(ConcurrencyLimits(per_key=1))
     held = limiter.acquire("key_a", "wsp_1")

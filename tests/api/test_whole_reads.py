@@ -272,10 +272,12 @@ def test_a_workspace_and_a_process_have_so_many_whole_reads_under_way() -> None:
                 stack.enter_context(reads.hold(KeyHolder(Tenant("wsp_b", "live"), f"key_b{n}")))
             with (
                 pytest.raises(RateLimited) as refused,
-                reads.hold(KeyHolder(Tenant("wsp_c", "live"), "key_c")),
+                reads.hold(KeyHolder(Tenant("wsp_b", "live"), "key_other")),
             ):
                 pass
             assert refused.value.scope == "per_process_concurrency"
+            with reads.hold(KeyHolder(Tenant("wsp_c", "live"), "key_c")):
+                assert reads.count == limits.WHOLE_READS_PER_PROCESS + 1
         assert reads.count == 0
         reads.close()
 
