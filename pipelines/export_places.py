@@ -17,8 +17,8 @@ import dagster as dg
 from pipelines.dagster_runs import QUEUE_TAG, fail_lost_dagster_run, list_unfinished_dagster_runs
 from pipelines.dataset_checks import EXPORT_TAG
 from recorder.exports.runner.export_lease import read_export_states
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.models.export import ExportRow
-from recorder.rotation import compute_workspace_share
 from recorder.storage.database import Database
 
 #: Value of `QUEUE_TAG` of these runs.

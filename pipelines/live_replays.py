@@ -19,6 +19,7 @@ from pipelines.dagster_runs import (
 )
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.live.claimed_replay import (
     claim_live_replay,
     end_lost_live_replays,
@@ -31,7 +32,6 @@ from recorder.live.claimed_replay import (
 from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
-from recorder.rotation import compute_workspace_share
 from recorder.runtime import Runtime
 
 REPLAY_TAG = "recorder/replay"

@@ -19,6 +19,7 @@ from recorder import clock
 from recorder.access.keys import Caller, Scope
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageUnresponsive, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.proxy import FilteringProxy
@@ -50,7 +51,6 @@ from recorder.replay_service.scheduling.waiting_rows_by_tenant import (
 )
 from recorder.replays.budget import BudgetExceeded
 from recorder.replays.recorded_session import InvalidRecording
-from recorder.rotation import compute_workspace_share
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database

@@ -17,10 +17,10 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.models.operations import LeaseRow, SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
-from recorder.rotation import compute_workspace_share
 from recorder.sealing import breaker
 from recorder.storage.conditions import in_tenant
 from recorder.storage.deployment import compute_sealing_slot

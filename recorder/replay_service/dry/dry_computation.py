@@ -16,7 +16,7 @@ from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_a
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
 from recorder.replays.replay_results import DryResult
 from recorder.runtime import Runtime
-from recorder.workspace_turns import WorkspaceTurns
+from recorder.workspace_scheduler import WorkspaceScheduler
 
 #: Most replays whose recordings are read together, and whose results are stored together where none is slow.
 _READ_TOGETHER, _STORED_TOGETHER = 100, 50
@@ -62,7 +62,7 @@ class DryComputation:
         self._quick_s = quick_s
         self._make_long_process = make_long_process
         self._process, self._spare = make_process(), make_process()
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
         #: Sessions of replays that were stopped: another one of them is not tried.
         self._long_sessions: dict[str, None] = {}
         #: Replays that take long.
@@ -94,7 +94,7 @@ class DryComputation:
                 that takes long.
         """
         waiting: deque[ReplayRow] = deque()
-        for row in self._turns.sort(rows):
+        for row in self._scheduler.sort(rows):
             if row.session_id not in self._long_sessions:
                 waiting.append(row)
             elif row.tenant not in self.long.list_full_tenants():
@@ -134,7 +134,7 @@ class DryComputation:
                 continue
             else:
                 computed.append(ComputedReplay(row, given))
-            self._turns.add_time(row.tenant, read_s)
+            self._scheduler.add_time(row.tenant, read_s)
         is_cut = False
         while todo and not is_cut:
             chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
@@ -142,7 +142,7 @@ class DryComputation:
             if len(computed) >= _STORED_TOGETHER:
                 yield from self._yield_group(computed)
         for row, _ in todo:
-            self._turns.add_cost(row.tenant, read_s)  # it is read again
+            self._scheduler.add_cost(row.tenant, read_s)  # it is read again
         yield from self._yield_group(computed)
         return is_cut
 
@@ -157,7 +157,7 @@ class DryComputation:
             yield group
             stored_s = time.monotonic() - began_s
             for row, *_ in group:
-                self._turns.add_cost(row.tenant, stored_s / len(group))
+                self._scheduler.add_cost(row.tenant, stored_s / len(group))
 
     def _replay_chunk(
         self,
@@ -189,7 +189,7 @@ class DryComputation:
                     self._spare.start()  # this process may be stopped soon
                     yield from self._yield_group(computed)
                     continue
-                self._turns.add_time(row.tenant, used_s + read_s)
+                self._scheduler.add_time(row.tenant, used_s + read_s)
                 began_s, done = now_s, done + 1
                 if outcome is None:
                     self._add_long(row)

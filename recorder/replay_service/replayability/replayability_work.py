@@ -39,7 +39,7 @@ from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
 from recorder.storage.store_regions import has_store_marks
 from recorder.tenant import Tenant
-from recorder.workspace_turns import WorkspaceTurns
+from recorder.workspace_scheduler import WorkspaceScheduler
 
 log = logging.getLogger("recorder.replays")
 
@@ -104,7 +104,7 @@ class ReplayabilityWork:
         self._quick_s = quick_s
         self._process, self._spare = process or ReplayabilityProcess(), ReplayabilityProcess()
         self._make_long_process = make_long_process
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
         #: Sessions that take long, one at a time.
         self._long: LongTasks[SessionRow, Replayability] = LongTasks(self._begin_long, places=1)
         #: Times of this process's monotonic clock until which sessions and workspaces wait.
@@ -164,7 +164,7 @@ class ReplayabilityWork:
                 store_queued_replayability(db, values)
         ended = time.monotonic()
         self._next_s = ended + max(_TURN_EVERY_S, self._turn_pauses * (ended - began))
-        self._turns.add_time(tenant, ended - began)
+        self._scheduler.add_time(tenant, ended - began)
         self._session_s = (self._session_s + (ended - began) / max(1, len(values))) / 2
         return bool(values or self._long) or self.counts["failures"] > failures
 
@@ -202,14 +202,14 @@ class ReplayabilityWork:
     def _choose_sessions(self, db: DbSession, now_s: float) -> tuple[Tenant | None, list[SessionRow]]:
         """Return the workspace and mode that used the least time, of those with sessions to compute now."""
         waiting = list_replayability_queue_tenants(db)
-        self._turns.set_waiting(waiting)
+        self._scheduler.set_waiting(waiting)
         full = self._long.list_full_tenants()
         ready = [
             tenant
             for tenant in waiting
             if self._paused_tenants.get(tenant, 0.0) <= now_s and tenant not in full
         ]
-        while (tenant := self._turns.find_next(ready)) is not None:
+        while (tenant := self._scheduler.find_next(ready)) is not None:
             if rows := self._list_waiting(db, tenant):
                 return tenant, rows
             ready.remove(tenant)  # each of its sessions has a pause, or takes long

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Generic, TypeVar
 
-from recorder.rotation import compute_workspace_share
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.tenant import Tenant
-from recorder.workspace_turns import TenantRow, WorkspaceTurns
+from recorder.workspace_scheduler import TenantRow, WorkspaceScheduler
 
 #: Tasks that wait, in all and of one workspace and mode. A workspace with so many gets no further task.
 _MOST_WAITING, _MOST_OF_TENANT = 1_000, 5
@@ -49,7 +49,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
         self._places = places
         self._waiting: dict[str, AnyRow] = {}
         self._begun: list[_Begun[AnyRow, Outcome]] = []
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
 
     def __bool__(self) -> bool:
         """Return whether tasks wait or are under way."""
@@ -83,7 +83,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
             if outcome is not None:
                 task.outcomes.close()
                 self._begun.remove(task)
-                self._turns.add_time(task.row.tenant, time.monotonic() - task.began_s)
+                self._scheduler.add_time(task.row.tenant, time.monotonic() - task.began_s)
                 yield task.row, outcome
 
     def end(self) -> None:
@@ -97,10 +97,10 @@ class LongTasks(Generic[AnyRow, Outcome]):
             return None
         begun = Counter(task.row.tenant for task in self._begun)
         waiting = {row.tenant for row in self._waiting.values()}
-        self._turns.set_waiting(waiting | begun.keys())
+        self._scheduler.set_waiting(waiting | begun.keys())
         most = compute_workspace_share(self._places)
         below = [tenant for tenant in sorted(waiting) if begun[tenant] < most]
-        tenant = self._turns.find_next(below or sorted(waiting))
+        tenant = self._scheduler.find_next(below or sorted(waiting))
         return next(row for row in self._waiting.values() if row.tenant == tenant)
 
 
