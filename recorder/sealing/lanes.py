@@ -1,7 +1,7 @@
-"""Lanes of sealing: the lanes that wait, the choice of the next one, permits to seal, changes of slots.
+"""Lanes of sealing: the lanes that wait, the choice of the next one, run leases, changes of sealing slots.
 
-A lane is one workspace, mode and slot; its sessions are sealed in one order. A permit is one of the
-`RECORDER_SEAL_RUNS` leases that let a run seal beside others. Design §3.
+A lane is one workspace, mode and sealing slot; its sessions are sealed in one order. A run seals while it
+holds one of the `RECORDER_SEAL_RUNS` run leases. Design §3.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from recorder.tenant import Tenant
 _LANE_PREFIX = "seal:"
 # Runs choose their lane one after the other, so that a workspace cannot take more lanes than it may.
 _CHOICE_LEASE = "seal-choice"
-_PERMIT_PREFIX = "seal-run:"
+_RUN_LEASE_PREFIX = "seal-run:"
 # As text, so that the partial index serves it.
 _IS_OPEN = text("state <> 'done'")
 #: More failures than a session can have.
@@ -101,19 +101,19 @@ def list_open_lane_batches(
     return list(db.exec(statement.limit(limit)))
 
 
-def take_permit(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
-    """Take the first free permit to seal; return None if all are taken."""
+def take_run_lease(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
+    """Take the first free run lease; return None if all are taken."""
     for number in range(runs):
-        lease = hold_lease(db, f"{_PERMIT_PREFIX}{number}", owner, ttl_ms=ttl_ms)
+        lease = hold_lease(db, f"{_RUN_LEASE_PREFIX}{number}", owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lease
     return None
 
 
 def list_sealing_runs(db: DbSession) -> list[str]:
-    """Return the names of the runs that hold a permit now."""
+    """Return the names of the runs that hold a run lease now."""
     statement = select(LeaseRow.owner).where(
-        col(LeaseRow.name).startswith(_PERMIT_PREFIX),
+        col(LeaseRow.name).startswith(_RUN_LEASE_PREFIX),
         make_unexpired_condition(clock.now_ms()),
     )
     return list(db.exec(statement))
