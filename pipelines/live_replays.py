@@ -110,7 +110,7 @@ def request_live_replay_runs(
         if has_replay_worker(db):
             return dg.SkipReason("A replay worker runs.")
         is_guided_running = is_guided_replay_running(db)
-        waiting = _list_waiting_replays(db, runtime.settings.live.places, has_guided=not is_guided_running)
+        waiting = _list_waiting_replays(db, runtime.settings.browser.places, has_guided=not is_guided_running)
     if not waiting:
         return dg.SkipReason("No live replay waits.")
     instance = open_instance()
@@ -118,7 +118,7 @@ def request_live_replay_runs(
     tags = [record.dagster_run.tags for record in records]
     requested = {tag.get(REPLAY_TAG) for tag in tags}
     per_workspace = Counter(tag.get(WORKSPACE_TAG) for tag in tags)
-    places = runtime.settings.live.places
+    places = runtime.settings.browser.places
     has_guided = is_guided_running or any(GUIDED_TAG in tag for tag in tags)
     requests: list[dg.RunRequest] = []
     pauses: dict[str, float] = {}

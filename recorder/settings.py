@@ -11,16 +11,16 @@ from typing import Final
 from recorder import limits
 from recorder.data_folder import make_sqlite_url, read_secret
 from recorder.setting_parsers import (
+    BrowserSettings,
     ConnectionSettings,
-    LiveSandbox,
     SessionSize,
     count_cores,
     parse_allowed_hosts,
     parse_auth_header,
+    parse_browser_settings,
     parse_buckets,
     parse_connections,
     parse_export_executor,
-    parse_live_sandbox_settings,
     parse_log_level,
     parse_number_setting,
     parse_public_url,
@@ -98,8 +98,8 @@ class Settings:
     quiet_hour: int = 3
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
-    #: The live sandbox of replays.
-    live: LiveSandbox = LiveSandbox()  # noqa: RUF009
+    #: The browsers of live replays.
+    browser: BrowserSettings = BrowserSettings()  # noqa: RUF009
     #: `host:port` of what belongs to this deployment and no setting names; never a webhook's destination.
     own_addresses: tuple[str, ...] = ()
     #: After so many seconds without an answer `recorder up` starts a process again.
@@ -182,7 +182,7 @@ class Settings:
             cold_storage_class=parse_storage_class(env.get("RECORDER_COLD_STORAGE_CLASS", "")),
             quiet_hour=Settings.quiet_hour if quiet_hour is None else quiet_hour,
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
-            live=parse_live_sandbox_settings(env),
+            browser=parse_browser_settings(env),
             own_addresses=parse_service_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=parse_number("RECORDER_ANSWER_WITHIN", 3, 600, unit="seconds")
             or Settings.answer_within_s,
@@ -253,7 +253,7 @@ class Settings:
             chosen["RECORDER_COLD_STORAGE_CLASS"] = self.cold_storage_class
         if self.quiet_hour != Settings.quiet_hour:
             chosen["RECORDER_QUIET_HOUR"] = str(self.quiet_hour)
-        chosen.update(self.live.as_env())
+        chosen.update(self.browser.as_env())
         if self.own_addresses:
             chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
         if self.answer_within_s != Settings.answer_within_s:

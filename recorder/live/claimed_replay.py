@@ -336,7 +336,7 @@ def _open_sandbox(
 ) -> Iterator[tuple[Browser, FilteringProxy]]:
     """Yield a browser behind its proxy; both end with the block."""
     try:
-        proxy = FilteringProxy(hosts, AddressGuard.of_live(runtime.settings))
+        proxy = FilteringProxy(hosts, AddressGuard.of_browser(runtime.settings))
         proxy.start()
     except (InvalidAllowList, OSError) as error:
         raise NoBrowser(str(error)) from error

@@ -1,6 +1,6 @@
 """Scheduling of one sealing run: its run lease, and the lane that it works on. Design §3.
 
-A thread renews both the run lease and the lane's lease: one portion of work may take longer than a lease lasts.
+A thread renews the run lease and that of the lane: one portion of work may take longer than a lease lasts.
 """
 
 import threading

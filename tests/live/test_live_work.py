@@ -453,6 +453,6 @@ def test_a_browser_that_does_not_answer_in_time_is_ended(caller: Caller) -> None
 
 def test_a_browser_that_is_not_there_is_named(caller: Caller) -> None:
     settings = caller.service.runtime.settings
-    missing = settings.live._replace(chromium="/nowhere/chromium")
+    missing = settings.browser._replace(chromium="/nowhere/chromium")
     with pytest.raises(NoBrowser, match="RECORDER_CHROMIUM names /nowhere/chromium"):
-        find_chromium(type(settings)(**{**vars(settings), "live": missing}))
+        find_chromium(type(settings)(**{**vars(settings), "browser": missing}))

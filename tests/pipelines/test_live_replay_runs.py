@@ -77,7 +77,7 @@ def replays(deployment: Deployment) -> list[str]:
 def test_the_sensor_asks_for_one_run_each_and_half_of_the_places_for_a_workspace(
     deployment: Deployment, replays: list[str]
 ) -> None:
-    assert deployment.runtime.settings.live.places == 2
+    assert deployment.runtime.settings.browser.places == 2
     assert asked_for(deployment) == [replays[0], replays[2]]
 
 

@@ -337,7 +337,5 @@ def test_a_run_lease_lasts_as_long_as_the_longest_lease_that_the_setting_allows(
     assert held is not None
     with runtime.database.transaction(write=True) as db:
         # Also by a host whose clock is some seconds behind.
-        assert (
-            take_lease(db, held.lease.name, "other", now_ms=clock.now_ms() - 30_000, ttl_ms=ttl_ms) is None
-        )
+        assert take_lease(db, held.lease.name, "other", now_ms=clock.now_ms() - 30_000, ttl_ms=ttl_ms) is None
         held.release(db)
