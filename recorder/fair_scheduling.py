@@ -47,12 +47,12 @@ class RoundRobinQueue(Generic[_Item]):
         return None
 
 
-def compute_workspace_share(places: int) -> int:
-    """Return how many places of work one workspace may take: half of them, at least one.
+def compute_workspace_share(slots: int) -> int:
+    """Return how many of some slots one workspace may take: half of them, at least one.
 
-    The other half stays for work of other workspaces, which then waits for no place that one workspace fills.
+    The other half stays for other workspaces, which then never wait for the work of one alone.
     """
-    return max(1, places // 2)
+    return max(1, slots // 2)
 
 
 @dataclass

@@ -61,7 +61,7 @@ class BrowserSettings(NamedTuple):
     #: Run the browser without its own sandbox.
     no_sandbox: bool = False
     #: Live replays at a time.
-    places: int = 2
+    slots: int = 2
     #: Path or name of the browser; None looks for one.
     chromium: str | None = None
 
@@ -71,7 +71,7 @@ class BrowserSettings(NamedTuple):
             "RECORDER_LIVE_OUTBOUND": ",".join(self.outbound),
             "RECORDER_LIVE_USER": self.user if self.user != BrowserSettings().user else "",
             "RECORDER_LIVE_NO_SANDBOX": "1" if self.no_sandbox else "",
-            "RECORDER_LIVE_PLACES": str(self.places) if self.places != BrowserSettings().places else "",
+            "RECORDER_LIVE_PLACES": str(self.slots) if self.slots != BrowserSettings().slots else "",
             "RECORDER_CHROMIUM": self.chromium or "",
         }
         return {name: text for name, text in texts.items() if text}
@@ -284,7 +284,7 @@ def parse_browser_settings(env: Mapping[str, str]) -> BrowserSettings:
         outbound=split_words(env.get("RECORDER_LIVE_OUTBOUND", "")),
         user=env.get("RECORDER_LIVE_USER") or BrowserSettings().user,
         no_sandbox=parse_switch_setting(env, "RECORDER_LIVE_NO_SANDBOX"),
-        places=parse_number_setting(env, "RECORDER_LIVE_PLACES", 1, 64) or BrowserSettings().places,
+        slots=parse_number_setting(env, "RECORDER_LIVE_PLACES", 1, 64) or BrowserSettings().slots,
         chromium=env.get("RECORDER_CHROMIUM") or None,
     )
 

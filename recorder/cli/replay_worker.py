@@ -33,7 +33,7 @@ def replay_worker(
         typer.echo(wrap_for_terminal(str(error)), err=True)
         raise typer.Exit(1) from error
     runtime = Runtime.open(settings, create=False)
-    worker = ReplayWorker(runtime, places or settings.browser.places)
+    worker = ReplayWorker(runtime, places or settings.browser.slots)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     try:

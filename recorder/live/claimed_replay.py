@@ -87,7 +87,7 @@ _WORKER_LOST = "The worker that ran the replay is gone; nothing is sent again. A
 
 
 def list_next_live_replays(
-    db: DbSession, *, busy: Collection[str] = (), places: int = 1, served: Sequence[str] = ()
+    db: DbSession, *, busy: Collection[str] = (), slots: int = 1, served: Sequence[str] = ()
 ) -> list[str]:
     """Return the ids of live replays that wait and can be claimed: of some workspaces the oldest one each.
 
@@ -96,10 +96,10 @@ def list_next_live_replays(
     Args:
         db: a transaction; it need not be a write transaction.
         busy: workspaces of the replays that the caller runs now, one for each.
-        places: replays that the caller runs at a time; a workspace gets at most half of them.
+        slots: replays that the caller runs at a time; a workspace gets at most half of them.
         served: workspaces of the replays that the caller has begun, the last one last.
     """
-    share = compute_workspace_share(places)
+    share = compute_workspace_share(slots)
     full = [workspace for workspace, count in Counter(busy).items() if count >= share]
     last = {workspace: number for number, workspace in enumerate(served)}
     tenants = [tenant for tenant in LIVE_REPLAYS_TO_RUN.list_tenants(db) if tenant.workspace_id not in full]

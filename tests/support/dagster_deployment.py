@@ -14,8 +14,8 @@ from pipelines.dagster_runs import QUEUE_TAG
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import make_dataset_config
 from pipelines.dataset_partitions import PARTITIONS
-from pipelines.export_places import EXPORT_QUEUE
 from pipelines.export_queue import take_up_exports
+from pipelines.export_slots import EXPORT_QUEUE
 from pipelines.exports import datasets, make_due_recipe_exports
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder.access.workspaces import create_workspace

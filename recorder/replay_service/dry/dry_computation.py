@@ -25,7 +25,7 @@ _STEPS_STORED_TOGETHER = 5_000
 #: A replay that takes longer is stopped, and begun again beside the others.
 _QUICK_S = 0.25
 #: Long replays at a time, and sessions that are known to take long.
-_LONG_PLACES, _MOST_LONG_SESSIONS = 2, 1_000
+_LONG_SLOTS, _MOST_LONG_SESSIONS = 2, 1_000
 #: Replays that the process has at a time. To take one back costs the start of another process: they are
 #: computed even if the turn has ended, unless one of them takes longer than this.
 _SENT_TOGETHER, _SLOW_S = 10, 0.05
@@ -66,7 +66,7 @@ class DryComputation:
         #: Sessions of replays that were stopped: another one of them is not tried.
         self._long_sessions: dict[str, None] = {}
         #: Replays that take long.
-        self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, places=_LONG_PLACES)
+        self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, slots=_LONG_SLOTS)
 
     def start(self) -> None:
         """Start the process before the first replay."""
@@ -98,7 +98,7 @@ class DryComputation:
             if row.session_id not in self._long_sessions:
                 waiting.append(row)
             elif row.tenant not in self.long.list_full_tenants():
-                self.long.add(row)  # it is read when it has its place
+                self.long.add(row)  # it is read when it has its slot
         while waiting:
             together = [waiting.popleft() for _ in range(min(_READ_TOGETHER, len(waiting)))]
             began_s = time.monotonic()
@@ -204,7 +204,7 @@ class DryComputation:
         return time.monotonic() > until_s
 
     def _add_long(self, row: ReplayRow) -> None:
-        """Let a replay wait for its place, and note its session."""
+        """Let a replay wait for its slot, and note its session."""
         self.long.add(row)
         if len(self._long_sessions) >= _MOST_LONG_SESSIONS:
             del self._long_sessions[next(iter(self._long_sessions))]

@@ -74,7 +74,7 @@ class CandidateSearches:
         self._runtime, self._pauses, self._report = runtime, pauses, report
         self._quick_s = quick_s
         self._process = process or SearchProcess()
-        self._long: LongTasks[SearchedRow, SearchReply] = LongTasks(self._begin_long, places=1)
+        self._long: LongTasks[SearchedRow, SearchReply] = LongTasks(self._begin_long, slots=1)
         self._began_s = 0.0
         self._waiting: dict[str, SearchedRow] = {}
         #: Number of the last search of each workspace and mode.

@@ -106,7 +106,7 @@ class ReplayabilityWork:
         self._make_long_process = make_long_process
         self._scheduler = WorkspaceScheduler()
         #: Sessions that take long, one at a time.
-        self._long: LongTasks[SessionRow, Replayability] = LongTasks(self._begin_long, places=1)
+        self._long: LongTasks[SessionRow, Replayability] = LongTasks(self._begin_long, slots=1)
         #: Times of this process's monotonic clock until which sessions and workspaces wait.
         self._paused: dict[str, float] = {}
         self._paused_tenants: dict[Tenant, float] = {}

@@ -36,17 +36,17 @@ class LongTasks(Generic[AnyRow, Outcome]):
     """The long tasks of one run: those that wait, and those under way."""
 
     def __init__(
-        self, begin: Callable[[AnyRow], Generator[Outcome | None, None, None]], *, places: int
+        self, begin: Callable[[AnyRow], Generator[Outcome | None, None, None]], *, slots: int
     ) -> None:
         """Begin without tasks.
 
         Args:
             begin: begins the task of a row; returns an iterator that yields None until there is an outcome,
                 without waiting for it, and ends the task when it is closed.
-            places: tasks under way at a time; while others wait, one workspace has at most half of them.
+            slots: tasks under way at a time; while others wait, one workspace has at most half of them.
         """
         self._begin = begin
-        self._places = places
+        self._slots = slots
         self._waiting: dict[str, AnyRow] = {}
         self._begun: list[_Begun[AnyRow, Outcome]] = []
         self._scheduler = WorkspaceScheduler()
@@ -56,7 +56,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
         return bool(self._waiting or self._begun)
 
     def add(self, row: AnyRow) -> None:
-        """Let the task of a row wait for its place."""
+        """Let the task of a row wait for its slot."""
         self._waiting[row.id] = row
 
     def list_ids(self) -> list[str]:
@@ -70,7 +70,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
         return [tenant for tenant, count in counts.items() if count >= most]
 
     def advance(self) -> Iterator[tuple[AnyRow, Outcome]]:
-        """Begin the tasks that have a place, and yield the rows and outcomes of those that have ended."""
+        """Begin the tasks that have a slot, and yield the rows and outcomes of those that have ended."""
         while (row := self._choose_next()) is not None:
             del self._waiting[row.id]
             self._begun.append(_Begun(row, self._begin(row)))
@@ -93,12 +93,12 @@ class LongTasks(Generic[AnyRow, Outcome]):
 
     def _choose_next(self) -> AnyRow | None:
         """Return the row whose task is next: of the workspace that used the least time, its oldest one."""
-        if not self._waiting or len(self._begun) >= self._places:
+        if not self._waiting or len(self._begun) >= self._slots:
             return None
         begun = Counter(task.row.tenant for task in self._begun)
         waiting = {row.tenant for row in self._waiting.values()}
         self._scheduler.set_waiting(waiting | begun.keys())
-        most = compute_workspace_share(self._places)
+        most = compute_workspace_share(self._slots)
         below = [tenant for tenant in sorted(waiting) if begun[tenant] < most]
         tenant = self._scheduler.find_next(below or sorted(waiting))
         return next(row for row in self._waiting.values() if row.tenant == tenant)
