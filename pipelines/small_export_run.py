@@ -19,7 +19,7 @@ from pydantic import Field
 
 from pipelines.dagster_runs import QUEUE_TAG, is_dagster_run_cancelled
 from pipelines.dataset_checks import check_dataset_against_lake, check_dataset_files
-from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
+from pipelines.dataset_metadata import LoggedProgress, describe_completed_export
 from pipelines.dataset_partitions import register_dataset_partition
 from pipelines.resources import RecorderResource, make_recorder_resource
 from pipelines.sealing_drain import defer_interrupts
@@ -212,20 +212,22 @@ class SmallExportLoop:
         )
         if ended.status == "failed":
             return FinishedSmallExport(ended)
-        # From here on the export is completed; what fails here must not hide it.
-        metadata: dict[str, Any] = {"export_id": ended.id, "dagster/row_count": ended.rows}
-        checks: tuple[dg.AssetCheckResult, ...] = ()
+        checks = self._check_files(ended)
+        with self._drawing:
+            metadata = describe_completed_export(ended, runtime.settings)
+        return FinishedSmallExport(ended, metadata, checks)
+
+    def _check_files(self, row: ExportRow) -> tuple[dg.AssetCheckResult, ...]:
+        """Return the checks of a completed export; none if they fail, which must not hide the export."""
         try:
             with convert_panics():
-                checks = (
-                    check_dataset_files(ended, runtime.settings),
-                    check_dataset_against_lake(runtime, ended),
+                return (
+                    check_dataset_files(row, self._runtime.settings),
+                    check_dataset_against_lake(self._runtime, row),
                 )
-                with self._drawing:
-                    metadata = make_dataset_metadata(ended, runtime.settings)
         except Exception:
-            log.exception("export %s is completed, but cannot be described", row.id)
-        return FinishedSmallExport(ended, metadata, checks)
+            log.exception("export %s is completed, but cannot be checked", row.id)
+            return ()
 
     def _take_ended(self, seconds: float) -> Iterator[FinishedSmallExport]:
         """Wait for an export to end, and yield those that have."""
