@@ -11,7 +11,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from recorder.models.replay import ReplayRow
-from recorder.replay_service.dry.dry_process import DryOutcome, DryProcess, DryTask
+from recorder.replay_service.dry.dry_process import PATIENCE_S, DryOutcome, DryProcess, DryTask
 from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
 from recorder.replays.replay_results import DryResult
@@ -176,7 +176,9 @@ class DryComputation:
         """
         began_s = time.monotonic()
         done = 0
-        with closing(self._process.replay_each([task for _, task in chunk])) as outcomes:
+        with closing(
+            self._process.reply_each([task for _, task in chunk], patience_s=PATIENCE_S)
+        ) as outcomes:
             for outcome in outcomes:
                 now_s = time.monotonic()
                 if outcome is None and not self._process.is_ready:
@@ -221,7 +223,7 @@ class DryComputation:
             return
         process = self._make_long_process()
         try:
-            with closing(process.replay_each([task], patience_s=0)) as outcomes:
+            with closing(process.reply_each([task], patience_s=0)) as outcomes:
                 for outcome in outcomes:
                     if outcome is None:
                         yield None

@@ -151,7 +151,7 @@ class CandidateSearches:
         except ValidationFailed as error:
             self._store(held, current, SearchReply(invalid=error.problems[0].message))
             return True
-        self._current = (current, self._process.search(task, patience_s=0))
+        self._current = (current, self._process.reply_each([task], patience_s=0))
         self._began_s = time.monotonic()
         return True
 
@@ -167,7 +167,7 @@ class CandidateSearches:
             return
         process = SearchProcess(is_long=True)
         try:
-            yield from process.search(task, patience_s=0)
+            yield from process.reply_each([task], patience_s=0)
         finally:
             process.end()
 

@@ -21,6 +21,7 @@ from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_messages import RecordingMessage
 from recorder.replay_service.recordings.recording_reads import is_huge_recording
 from recorder.replay_service.replayability.replayability_process import (
+    PATIENCE_S,
     Replayability,
     ReplayabilityProcess,
     ReplayabilityTask,
@@ -195,7 +196,7 @@ class ReplayabilityWork:
             return
         process = self._make_long_process()
         try:
-            yield from process.compute(self._make_task(recording), patience_s=0)
+            yield from process.reply_each([self._make_task(recording)], patience_s=0)
         finally:
             process.end()
 
@@ -315,7 +316,9 @@ class ReplayabilityWork:
     def _request(self, recording: RecordingMessage) -> Replayability | None:
         """Return the value of a session; None if it takes long."""
         began_s = time.monotonic()
-        with closing(self._process.compute(self._make_task(recording))) as replies:
+        with closing(
+            self._process.reply_each([self._make_task(recording)], patience_s=PATIENCE_S)
+        ) as replies:
             for reply in replies:
                 if reply is not None:
                     return reply
