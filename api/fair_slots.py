@@ -56,7 +56,7 @@ class FairSlots:
         return sum(map(len, self._waiting.values()))
 
     async def acquire(self, owner: str) -> None:
-        """Wait for a slot; the caller must give it back by `release`."""
+        """Wait for a slot; call `release` at the end."""
         if self._may_begin(owner):
             self._take(owner)
             return
@@ -72,7 +72,7 @@ class FairSlots:
             raise
 
     def release(self, owner: str) -> None:
-        """Give a slot back; owners that wait for one go on in turn."""
+        """Release a slot; owners that wait for one get it in turn."""
         self._free += 1
         self._held[owner] -= 1
         if not self._held[owner]:

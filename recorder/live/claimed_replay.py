@@ -259,7 +259,7 @@ def run_claimed_replay(
                 journal.fail("invalid_recording", "A page has too many elements for its targets to be found.")
             except (LeaseLost, ReplayStopped):
                 raise
-            except Exception as error:  # a defect of ours: the next replay may be without it
+            except Exception as error:  # a defect of the service: the next replay may be without it
                 log.exception("replay %s", row.id)
                 kind = str(error) if isinstance(error, ReplayNotComputed) else type(error).__name__
                 journal.fail("internal", f"The replay could not be done: {kind}.")

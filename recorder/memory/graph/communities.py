@@ -31,7 +31,7 @@ def group_variants(
     sessions: Sequence[int],
     bounds: GraphBounds = GRAPH_BOUNDS,
 ) -> Ints:
-    """Return the group of each variant; one of whose features none is left is a group of its own.
+    """Return the group of each variant; a variant that has no features left is a group of its own.
 
     Args:
         vectors: the weighted features of each, in rows of length 1.

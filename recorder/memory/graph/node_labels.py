@@ -163,7 +163,7 @@ class NodeLabels:
         self.nbytes = 0
 
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
-        """Take back stored texts, each with the number of its node."""
+        """Load stored texts, each with the number of its node."""
         for node, given in rows:
             self._add(node, text_template_of(given.text), given)
 

@@ -107,7 +107,7 @@ class NodeIndex:
         return self._node_bytes + STATE_BYTES * len(self.number_of)
 
     def restore(self, nodes: Iterable[Node], micro_states: Iterable[tuple[int, int]]) -> None:
-        """Take back stored nodes, in order, and `(micro_key, node number)` pairs."""
+        """Load stored nodes, in order, and `(micro_key, node number)` pairs."""
         for node in nodes:
             self._keep(node)
         self.number_of.update(micro_states)

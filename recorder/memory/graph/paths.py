@@ -108,7 +108,7 @@ class PathIndex:
         paths: Iterable[Path],
         nodes: Sequence[Node],
     ) -> None:
-        """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
+        """Load stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
         for some in _split_by_nodes([sequence for _, sequence, _, _ in variants]):
             part = variants[some]
             features = self._features.number_features([sequence for _, sequence, _, _ in part], nodes)

@@ -167,7 +167,7 @@ class StepBuilder:
         return (step.pos, 0, 0)
 
     def _undo(self, act: PointerAct) -> None:
-        """Take an act back."""
+        """Remove an act again."""
         step = self.steps[act.pos]
         if act.runs:
             step.runs, step.t_out_ms = act.runs, act.t_out_ms

@@ -1,4 +1,4 @@
-"""The memory graph in SQL: load it, add a batch, take a session back. Spec §4.2; contract §4.
+"""The memory graph in SQL: load it, add a batch, remove a session. Spec §4.2; contract §4.
 
 Sealing adds structure (through `indexing`) and a rebuild rearranges it; the API process
 only moves counters, for late tags and deletions. All take the next version under the lock of the workflow's
