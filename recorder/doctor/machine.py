@@ -133,8 +133,8 @@ def check_ports(settings: Settings, ports: Ports) -> Iterator[Finding]:
         yield Finding("ports", "ok", message)
         return
     # Dagster's pages are on loopback whatever --host is.
-    places = (("--port", ports.host, ports.api), ("--dagster-port", DAGSTER_HOST, ports.dagster))
-    for option, host, port in places:
+    addresses = (("--port", ports.host, ports.api), ("--dagster-port", DAGSTER_HOST, ports.dagster))
+    for option, host, port in addresses:
         try:
             choose_child_port(host, port, option=option)
         except CannotListen as error:

@@ -197,10 +197,10 @@ class PathIndex:
         nearest, cosines = np.zeros(len(unseen), dtype=np.int64), np.full(len(unseen), -1.0)
         for some in self._split_by_features(known):
             rows = self._features.vectors([self.variants[known[index]].features for index in some])
-            places, values = find_nearest_neighbours(rows, vectors)
+            positions, values = find_nearest_neighbours(rows, vectors)
             # Of equals the first.
             is_nearer = values > cosines
-            nearest[is_nearer] = some.start + places[is_nearer]
+            nearest[is_nearer] = some.start + positions[is_nearer]
             cosines[is_nearer] = values[is_nearer]
         apart = []
         for key, index, cosine in zip(unseen, nearest.tolist(), cosines.tolist(), strict=True):

@@ -148,11 +148,11 @@ def bind_screen_frames_to_events(
         events: `(t_ms, frame_id)` of each event.
         frames: `(t_ms, frame_id)` of each frame, in this order.
     """
-    places = {frame_id: index for index, (_, frame_id) in enumerate(frames)}
+    positions = {frame_id: index for index, (_, frame_id) in enumerate(frames)}
     times = [t_ms for t_ms, _ in frames]
     bound = []
     for t_ms, frame_id in events:
-        index = places.get(frame_id) if frame_id is not None else None
+        index = positions.get(frame_id) if frame_id is not None else None
         if index is None:
             index = bisect_right(times, t_ms) - 1
         bound.append(index if index >= 0 else None)

@@ -103,11 +103,11 @@ def _choose_node_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[
 def _close_column_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     """Return the same order with no two neighbours further apart than a column."""
     closed: dict[float, float] = {0.0: 0.0}
-    places = sorted({0.0, *wanted.values()})
-    middle = places.index(0.0)
-    for before, column in pairwise(places[middle:]):
+    positions = sorted({0.0, *wanted.values()})
+    middle = positions.index(0.0)
+    for before, column in pairwise(positions[middle:]):
         closed[column] = closed[before] + min(column - before, 1.0)
-    for before, column in pairwise(places[middle::-1]):
+    for before, column in pairwise(positions[middle::-1]):
         closed[column] = closed[before] - min(before - column, 1.0)
     return {node_id: closed[column] for node_id, column in wanted.items()}
 
@@ -180,9 +180,9 @@ def _compute_arc_heights(layout: PictureGeometry) -> dict[tuple[str, str], float
     for first, last, source, target in sorted(spans, key=lambda span: (span[1] - span[0], *span)):
         inside = [level for low, high, level in levels.values() if first <= low and high <= last]
         levels[source, target] = (first, last, 1 + max(inside, default=0))
-    places = {drawn.column: drawn.x for drawn in layout.drawn_nodes.values()}
+    positions = {drawn.column: drawn.x for drawn in layout.drawn_nodes.values()}
     return {
-        ends: 16 + 24 * level + 0.08 * min(places[last] - places[first], 500)
+        ends: 16 + 24 * level + 0.08 * min(positions[last] - positions[first], 500)
         for ends, (first, last, level) in levels.items()
     }
 
