@@ -285,8 +285,8 @@ class LanesOpen(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "The slots cannot be changed while a batch is open. Let the service run until all stopped "
-            "sessions are sealed, stop it, and try again."
+            "The sealing slots cannot be changed while a sealing batch is open. Let the service run until "
+            "all stopped sessions are sealed, stop it, and try again."
         )
 
 

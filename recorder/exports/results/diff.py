@@ -32,6 +32,7 @@ _CACHED_RESULTS = 16
 # Columns of a plan that the files depend on, beside id and bucket. Plans of samples have one more.
 _CONTENT = ("outcome", "actor_kind", "split", "rows_sha256", "frames_sha256")
 _SAMPLES = "samples_sha256"
+_FILES_GONE = "The files of {} are gone; create the export again."
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
 
 
 def _missing_plan_error(row: ExportRow) -> NotFound:
-    return NotFound("manifest", f"The files of {row.id} are gone.")
+    return NotFound("manifest", _FILES_GONE.format(row.id))
 
 
 def _diff_plan_sides(ours: _Side, theirs: _Side) -> PlanDifference:
@@ -235,14 +236,14 @@ def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Exp
 
 def _require_files_for_diff(runtime: Runtime, row: ExportRow) -> None:
     if row.status != "completed":
-        raise InvalidState(row.status, needed="exports that are compared must both be completed")
+        raise InvalidState(row.status, needed=f"export {row.id} must be completed to be compared")
     if row.destination["kind"] != "signed_url":
         return
     destination = open_destination(row, runtime.settings, READING)
     try:
         call_within_time_limit(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
     except KeyError as error:
-        raise NotFound("manifest", f"The files of {row.id} are gone.") from error
+        raise NotFound("manifest", _FILES_GONE.format(row.id)) from error
 
 
 def _read_compared_sessions(
