@@ -185,7 +185,7 @@ def list_waiting_live_replays(
 
 
 def list_leased_live_replays(db: DbSession, replay_ids: Collection[str]) -> set[str]:
-    """Return those of some live replays that a worker holds the lease of."""
+    """Return the live replays among these whose lease a worker holds."""
     names = [LEASE_PREFIX + replay_id for replay_id in replay_ids]
     held = select(LeaseRow.name).where(
         col(LeaseRow.name).in_(names), make_unexpired_condition(clock.now_ms())

@@ -189,7 +189,7 @@ def list_ready_lanes(
 def list_takeable_lanes(
     db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]], *, runs: int
 ) -> list[Lane]:
-    """Return those of the ready lanes that the run may take now, in their order.
+    """Return the ready lanes that the run may take now, in their order.
 
     While other workspaces wait, one workspace holds at most half of the runs' lanes (at least one);
     otherwise all but one.
@@ -258,7 +258,7 @@ def _choose_free_lanes(
 
 
 def _list_lanes_with_fences(db: DbSession, fences: Mapping[Lane, int]) -> set[Lane]:
-    """Return those of some lanes whose leases have the given fences."""
+    """Return the lanes whose leases have the given fences."""
     if not fences:
         return set()
     names = [lane.name for lane in fences]
@@ -291,7 +291,7 @@ class LanesOpen(Conflict):
 
 
 def change_sealing_slots(db: DbSession, slots: int) -> int:
-    """Divide the workflows of each workspace and mode into another number of slots.
+    """Divide the workflows of each workspace and mode into another number of sealing slots.
 
     The numbers of the new lanes go on above those of all old lanes of their workspace and mode, so that
     `seal_seq` rises within a workflow and the lake takes each batch.

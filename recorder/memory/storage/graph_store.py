@@ -188,7 +188,7 @@ def remove_session_from_graph(db: DbSession, row: SessionRow) -> int | None:
 
 
 def find_known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
-    """Return those of these sessions that were added to a graph before."""
+    """Return the sessions among these that were added to a graph before."""
     known: set[str] = set()
     for some in split_graph_session_ids(list(session_ids)):
         known.update(
