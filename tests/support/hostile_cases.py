@@ -32,7 +32,7 @@ class Refused:
 
 
 def case(number: int, *values: Any, name: str) -> Any:
-    """A case of the corpus by its number, which its id begins with."""
+    """Return a case of the corpus by its number, which its id begins with."""
     return pytest.param(*values, id=f"{number}-{name}")
 
 
@@ -61,7 +61,7 @@ def nothing_stored(runtime: Runtime) -> Iterator[None]:
 
 @contextmanager
 def counted_statements() -> Iterator[list[str]]:
-    """Every statement that any database of this process is asked while the block runs."""
+    """Yield every statement that any database of this process is asked while the block runs."""
     statements: list[str] = []
 
     def note(_: Any, __: Any, statement: str, *more: Any) -> None:
@@ -96,7 +96,7 @@ class BodyRoute:
     refused: int | None = None
 
     def send(self, caller: Caller, session_id: str, value: bytes, **headers: str) -> Any:
-        """A request with a value at the place."""
+        """Return a request with a value at the place."""
         return self.send_raw(caller, session_id, self.template % value, **headers)
 
     def send_raw(self, caller: Caller, session_id: str, content: Any, **headers: str) -> Any:

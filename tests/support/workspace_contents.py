@@ -21,7 +21,7 @@ class Place:
 
 
 def make_place(service: Service, name: str, mode: Any = "live", workspace_id: str | None = None) -> Place:
-    """Two of everything, so that every list has a second page.
+    """Create two objects of every kind, so that every list has a second page.
 
     Args:
         name: prefix that makes its workflows and tags differ from others.
@@ -89,7 +89,7 @@ def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
 
 
 def _exports(caller: Caller, workflow: str) -> tuple[str, str, str]:
-    """One that is completed, one that waits, and one that is completed and holds nothing."""
+    """Create three exports: one that is completed, one that waits, and an empty one that is completed."""
     stopped_session(caller, *EVENTS, workflow=workflow)
     stopped_session(caller, event(1, "scroll", state_key="elsewhere"), workflow=workflow)
     seal_all(caller.service.runtime)
