@@ -68,7 +68,7 @@ def count_backlog(db: DbSession) -> Backlog:
     )
 
 
-#: Without a change the rows are written again after so long: their age is Dagster's sign of life.
+#: Without a change the rows are written again after so long: their age says whether Dagster runs.
 REPEAT_AFTER = timedelta(seconds=30)
 
 

@@ -79,7 +79,7 @@ class Settings:
     cold_url: str
     #: `local` export destinations must lie under this folder; None forbids them.
     local_export_root: Path | None
-    #: The deployment's secret: pepper of keys, signer of cursors and addresses. Never shown.
+    #: The deployment's secret: it keys hashes, signatures and encryption. Never shown.
     secret: bytes = field(repr=False)
     region: str = "us"
     #: Address under which clients reach the API; signed addresses begin with it.
@@ -114,7 +114,7 @@ class Settings:
     seal_slots: int | None = None
     #: How many runs seal side by side.
     seal_runs: int = 2
-    #: After so many seconds without a sign of life another run takes over a sealing lane.
+    #: After so many seconds without a renewal another run takes over a sealing lane.
     seal_lease_seconds: float = 30
     #: MB of memory that all request bodies under way in an API process may take.
     body_memory_mb: int = 512
