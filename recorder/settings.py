@@ -166,7 +166,7 @@ class Settings:
         trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
-            database_url=env.get("RECORDER_DATABASE_URL", _embedded_database_url(data)),
+            database_url=env.get("RECORDER_DATABASE_URL", _make_embedded_database_url(data)),
             blob_url=parse_store_address(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
             lake_url=parse_store_address(env, "RECORDER_LAKE_URL") or str(data / "lake"),
             export_url=parse_store_address(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
@@ -218,7 +218,7 @@ class Settings:
     @property
     def is_embedded(self) -> bool:
         """Return whether the database is the file in the data folder."""
-        return self.database_url == _embedded_database_url(self.data_dir)
+        return self.database_url == _make_embedded_database_url(self.data_dir)
 
     def as_env(self) -> dict[str, str]:
         """Return the variables that give a child process the same settings, without the secret."""
@@ -282,7 +282,7 @@ class Settings:
         return chosen
 
 
-def _embedded_database_url(data: Path) -> str:
+def _make_embedded_database_url(data: Path) -> str:
     return make_sqlite_url(data / "recorder.db")
 
 

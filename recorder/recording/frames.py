@@ -81,7 +81,7 @@ class FrameBatch:
             max_t_ms=max(times, default=0),
             frame_bytes=self.object_bytes if self.is_used else 0,
         )
-        rows = [self._row(index, first + offset, stored) for offset, index in enumerate(fresh)]
+        rows = [self._make_index_row(index, first + offset, stored) for offset, index in enumerate(fresh)]
         if rows:
             cursor.many(_INSERT, rows)
         self.n = len(rows)
@@ -109,7 +109,9 @@ class FrameBatch:
             raise EventConflict(conflicts)
         return fresh
 
-    def _row(self, index: int, position: int, stored: dict[str, tuple[str, int, int]]) -> tuple[Any, ...]:
+    def _make_index_row(
+        self, index: int, position: int, stored: dict[str, tuple[str, int, int]]
+    ) -> tuple[Any, ...]:
         frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.locations[index]
         item = frame.item
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))

@@ -80,7 +80,7 @@ def diff_export_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanD
     """
     for export in (row, against):
         if export.plan_key is None:
-            raise _missing_plan_error(export)
+            raise _make_missing_plan_error(export)
     pair = (row.plan_sha256, against.plan_sha256)
     difference = _find_cached_difference(pair)
     if difference is None:
@@ -106,14 +106,14 @@ def _require_plans_for_diff(blobs: Blobs, *rows: ExportRow) -> None:
         try:
             blobs.get(row.plan_key or "", 0, 1)
         except KeyError as error:
-            raise _missing_plan_error(row) from error
+            raise _make_missing_plan_error(row) from error
 
 
 def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
     try:
         plan = read_stored_export_plan(blobs, row.plan_key or "", most_bytes=MOST_BYTES)
     except KeyError as error:
-        raise _missing_plan_error(row) from error
+        raise _make_missing_plan_error(row) from error
     except PlanTooLarge as error:
         text = f"{row.id} has too many sessions to be compared here; compare the shards of the two manifests."
         raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
@@ -123,7 +123,7 @@ def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
     return _Side(plan.file_format.kinds, plan.spec, plan.graph, sessions)
 
 
-def _missing_plan_error(row: ExportRow) -> NotFound:
+def _make_missing_plan_error(row: ExportRow) -> NotFound:
     return NotFound("manifest", _FILES_GONE.format(row.id))
 
 

@@ -114,9 +114,11 @@ class FeatureCounts:
 
     def _number_grams(self, grams: Ints, grain: int) -> Ints:
         distinct, positions = np.unique(grams, return_inverse=True)
-        return np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[positions]
+        return np.array([self._number_feature(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[
+            positions
+        ]
 
-    def _number(self, gram: int, grain: int) -> int:
+    def _number_feature(self, gram: int, grain: int) -> int:
         number = self._numbers.setdefault((grain, gram), len(self._numbers))
         if number == len(self._grain_of):
             self._grain_of.append(grain)

@@ -147,7 +147,7 @@ class PathIndex:
         first = len(self.paths)
         apart = self._join([key for key in unseen if counted[key][0]])
         for keys in self._group(apart):
-            self._new_path(keys, nodes)
+            self._add_path(keys, nodes)
         return [self.variants[key] for key in unseen], self.paths[first:]
 
     def group(
@@ -244,7 +244,7 @@ class PathIndex:
         ends = np.flatnonzero(np.diff(groups[order])) + 1
         return [[keys[index] for index in part.tolist()] for part in np.split(order, ends)]
 
-    def _new_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
+    def _add_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
         leader = self.choose_leader(keys)
         node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = make_unused_graph_id("pth", self.scope, self._ids, node_ids)

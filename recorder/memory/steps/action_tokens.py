@@ -56,7 +56,7 @@ def text_template_of(text: str) -> str:
 
 def normal_name(text: str) -> str:
     """Return a name in lower case, ≤ 80 characters, with `<time> <money> <hex> <n>` for what varies."""
-    return _normal_name(text[: 4 * _NAME_CHARACTERS])
+    return _shorten_normal_name(text[: 4 * _NAME_CHARACTERS])
 
 
 def _shorten_exact_name(text: str) -> str:
@@ -68,7 +68,7 @@ def _shorten_exact_name(text: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _normal_name(text: str) -> str:
+def _shorten_normal_name(text: str) -> str:
     words = " ".join(make_action_text_storable(text).lower().split())
     if _DIGIT.search(words):
         words = _NAME_PARTS.sub(lambda match: f"<{match.lastgroup}>", words)

@@ -216,8 +216,8 @@ class _LayoutRows:
 
     def put(self, drawn: DrawnNode) -> DrawnNode:
         """Return the node at the position of least cost."""
-        wish = self._pixels(self._wanted[drawn.node.node_id])
-        side, in_line = self._side(drawn), self._rows_of_neighbours(drawn)
+        wish = self._convert_column_to_pixels(self._wanted[drawn.node.node_id])
+        side, in_line = self._side(drawn), self._list_neighbour_rows(drawn)
         best: tuple[float, DrawnNode] | None = None
         for row in sorted(range(-_ROWS, _ROWS + 1), key=lambda row: (abs(row), row * side < 0)):
             if row == 0:
@@ -238,7 +238,7 @@ class _LayoutRows:
         """Return -1 (above) for detours that return further on, 1 (below) for those that lead back or end."""
         return -1 if drawn.node.node_id in self._detours else 1
 
-    def _rows_of_neighbours(self, drawn: DrawnNode) -> set[int]:
+    def _list_neighbour_rows(self, drawn: DrawnNode) -> set[int]:
         ends = {
             end
             for edge in self._layout.view.edges
@@ -247,7 +247,7 @@ class _LayoutRows:
         }
         return {self._row_of[end] for end in ends if end in self._row_of}
 
-    def _pixels(self, column: float) -> float:
+    def _convert_column_to_pixels(self, column: float) -> float:
         centres = self._centres
         last = len(centres) - 1
         if column >= last:
