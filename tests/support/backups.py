@@ -23,7 +23,7 @@ _SIGNED = ("manifest_url", "url", "url_expires_at", "card_url")
 
 @dataclass
 class Deployments:
-    """A running deployment, the place of its backups, and a way to addresses of empty databases."""
+    """A running deployment, the location of its backups, and a way to addresses of empty databases."""
 
     service: Service
     folder: Path

@@ -26,10 +26,10 @@ _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 def stored_texts(runtime: Runtime) -> Iterator[str]:
     """Return the texts of all rows and of all files below the data folder, databases and logs included."""
-    return (text for _, text in stored_places(runtime))
+    return (text for _, text in stored_texts_by_location(runtime))
 
 
-def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
+def stored_texts_by_location(runtime: Runtime) -> Iterator[tuple[str, str]]:
     """Yield the same texts, each with its location: `table <name>`, or the path below the data folder."""
     with runtime.database.transaction(write=False) as db:
         for table in METADATA.sorted_tables:
@@ -41,15 +41,15 @@ def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
         yield from ((location, text) for text in texts_of_file(path))
 
 
-def places_of_words(texts: Iterable[tuple[str, str]], expression: str) -> dict[str, set[str]]:
-    """Return the places in which each match is, plain, in escaped JSON or in base64."""
-    places: dict[str, set[str]] = defaultdict(set)
+def locations_of_words(texts: Iterable[tuple[str, str]], expression: str) -> dict[str, set[str]]:
+    """Return the locations of each match, which may be plain, in escaped JSON or in base64."""
+    locations: dict[str, set[str]] = defaultdict(set)
     pattern = re.compile(expression)
     for location, text in texts:
         for readable in readable_texts(text):
             for match in pattern.findall(readable):
-                places[match].add(location)
-    return places
+                locations[match].add(location)
+    return locations
 
 
 def readable_texts(text: str) -> Iterator[str]:

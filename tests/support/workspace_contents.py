@@ -13,14 +13,16 @@ from tests.support.sealing import seal_all
 
 
 @dataclass(frozen=True)
-class Place:
-    """Its administrator, and the id of each kind of thing in it."""
+class TenantContents:
+    """Contents of a workspace and mode: its administrator, and the id of each kind of thing."""
 
     admin: Caller
     ids: dict[str, str]
 
 
-def make_place(service: Service, name: str, mode: Any = "live", workspace_id: str | None = None) -> Place:
+def make_tenant_contents(
+    service: Service, name: str, mode: Any = "live", workspace_id: str | None = None
+) -> TenantContents:
     """Create two objects of every kind, so that every list has a second page.
 
     Args:
@@ -75,7 +77,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "path_id": path["path_id"],
         "sealed_id": sealed[0]["id"],
     }
-    return Place(caller, ids)
+    return TenantContents(caller, ids)
 
 
 def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
