@@ -138,7 +138,7 @@ def _create_app_parts(app: FastAPI, runtime: Runtime) -> None:
     state.masking = BodyMasking(runtime)
     state.event_batches = EventBatches(runtime.database, state.masking, state.body_workers)
     state.rate_limiter = RateLimiter(settings)
-    AddressGuard.of_live(settings)  # a setting that cannot be read ends the start here, not the first replay
+    AddressGuard.of_browser(settings)  # an invalid setting ends the start here, not the first replay
     state.guard = AddressGuard.of(settings)
     state.body_memory = BodyMemory(settings.body_memory_mb * 1024 * 1024)
     state.stream_slots = open_stream_slots(settings)

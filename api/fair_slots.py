@@ -34,14 +34,14 @@ WORKER_THREADS = DATABASE_SLOTS + sum(WORK_SLOTS.values()) + 16
 
 
 class FairSlots:
-    """Counts of running work by owner, and the requests that wait; used from one event loop.
+    """Slots that owners share fairly, and the requests that wait for one; used from one event loop.
 
     An owner may hold as many slots as it leaves free, alone a half. Of 16 slots, owners that all want more
     hold 8, 4, 2, 1 and 1: a few of them together leave one to another. Owners that wait take turns.
     """
 
     def __init__(self, slots: int) -> None:
-        """Create them, all free.
+        """Create slots that are all free.
 
         Args:
             slots: number of slots, of all owners.
@@ -56,7 +56,7 @@ class FairSlots:
         return sum(map(len, self._waiting.values()))
 
     async def acquire(self, owner: str) -> None:
-        """Wait for a slot; the caller must give it back by `release`."""
+        """Wait for a slot; call `release` at the end."""
         if self._may_begin(owner):
             self._take(owner)
             return
@@ -72,7 +72,7 @@ class FairSlots:
             raise
 
     def release(self, owner: str) -> None:
-        """Give a slot back; owners that wait for one go on in turn."""
+        """Release a slot; owners that wait for one get it in turn."""
         self._free += 1
         self._held[owner] -= 1
         if not self._held[owner]:

@@ -42,7 +42,7 @@ from recorder.replay_service.recordings.recording_reads import read_recording
 from recorder.replay_service.requests.replays import create_replay
 from recorder.replay_service.requests.request_checks import EarlierLookup
 from recorder.runtime import Runtime
-from recorder.setting_parsers import LiveSandbox
+from recorder.setting_parsers import BrowserSettings
 from recorder.supervisor import run_service
 
 _STEPS = 10
@@ -73,8 +73,8 @@ def measure(*, quick: bool = False) -> list[Figure]:
     if browser_path is None:
         raise Skipped("there is no Chromium")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder, ExitStack() as stack:
-        live = LiveSandbox(outbound=("loopback",), no_sandbox=os.geteuid() == 0)
-        settings = replace(new_settings(Path(folder)), live=live)
+        browser = BrowserSettings(outbound=("loopback",), no_sandbox=os.geteuid() == 0)
+        settings = replace(new_settings(Path(folder)), browser=browser)
         key = new_key(settings)
         with run_service(settings, dagster=False) as service, Client(service.base_url, key) as client:
             (session_id,) = record_runs(client, "base", 1, browser_path=browser_path)

@@ -148,7 +148,7 @@ def _find_runs_with_latest_records(storage: SqlEventLogStorage) -> set[str]:
 
 
 def _find_runs_with_latest_partitions(storage: SqlEventLogStorage, run_ids: Sequence[str]) -> set[str]:
-    """Return those of some runs with the newest materialization of a partition that is not removed.
+    """Return the runs among these with the newest materialization of a partition that is not removed.
 
     Only the partitions of these runs are looked up: there may be hundreds of thousands.
     """

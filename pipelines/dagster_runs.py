@@ -38,7 +38,7 @@ LONGEST_WITHOUT_LEASE_S = 600.0
 #: Runs without a lease are seen every few seconds; one that was not seen for so long held its lease.
 _SEEN_WITHIN_S = 60.0
 _MOST_SEEN = 1_000
-#: Unfinished runs have begun, so there are hardly more of them than places in the queue.
+#: Unfinished runs have begun, so there are hardly more of them than slots in the queue.
 _MOST_CHECKED = 100
 _CODE_SERVER_STARTED = clock.now()
 _AGE_AT_LOAD_S = measure_process_age(os.getpid())
@@ -78,7 +78,7 @@ def is_dagster_run_coming_up(
     """Return whether a run of this job waits in the queue or was launched less than a minute ago.
 
     A run that holds no lease, still counts as at work and has lost its process is marked as failed, so that
-    it does not hold its place in the queue's limits: Dagster does not watch local processes after a
+    it does not hold its slot in the queue's limits: Dagster does not watch local processes after a
     restart of the code server.
 
     Args:
@@ -121,7 +121,7 @@ def fail_dagster_runs_without_process(instance: dg.DagsterInstance) -> int:
     """Mark the runs of all jobs as failed whose processes are gone; return how many they were.
 
     Dagster does not watch local processes that another code server started: each such run would hold one of
-    the queue's places.
+    the queue's slots.
     """
     unfinished = instance.get_run_records(dg.RunsFilter(statuses=_UNFINISHED), limit=_MOST_CHECKED)
     return sum(fail_lost_dagster_run(instance, record, needs_lease=False) for record in unfinished)

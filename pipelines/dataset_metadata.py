@@ -30,6 +30,16 @@ _BLUE = "#35618e"
 _FIRST_COLUMNS = ("workflow", "t_ms", "type", "target", "url", "title", "is_action", "outcome", "session_id")
 
 
+def describe_completed_export(row: ExportRow, settings: Settings) -> dict[str, Any]:
+    """Return the metadata of a completed export; its figures alone if its files cannot be read now."""
+    try:
+        with convert_panics():
+            return make_dataset_metadata(row, settings)
+    except Exception:
+        log.exception("export %s is completed, but cannot be described", row.id)
+        return {"export_id": row.id, "dagster/row_count": row.rows}
+
+
 def make_dataset_metadata(row: ExportRow, settings: Settings) -> dict[str, Any]:
     """Return the metadata of a completed export's materialization.
 

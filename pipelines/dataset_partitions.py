@@ -25,7 +25,7 @@ def register_dataset_partition(instance: dg.DagsterInstance, name: str) -> None:
 def request_dataset_partitions(
     instance: dg.DagsterInstance, names: Collection[str]
 ) -> list[dg.AddDynamicPartitionsRequest]:
-    """Return the request that registers those of these datasets that are no partition yet.
+    """Return the request that registers the datasets among these that are no partition yet.
 
     Only these are looked up: a deployment may have more partitions than a tick has time to read.
     """

@@ -42,7 +42,7 @@ _SUBJECTS_SHOWN = 100
     ),
 )
 def drift_alarms(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
-    """Check one graph after the other."""
+    """Check memory graphs for drift, one after the other."""
     database = recorder.runtime.database
     chosen = set(select_partition_scopes(context, recorder.runtime))
     with database.transaction(write=False) as db:

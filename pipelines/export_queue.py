@@ -1,6 +1,6 @@
 """Sensor of queued exports: it keeps the run for small exports, and starts a run for each other export.
 
-The exports table is the queue: posting an export fills it. Workspaces take turns; pipelines/export_places.py
+The exports table is the queue: posting an export fills it. Workspaces take turns; pipelines/export_slots.py
 has the rules.
 """
 
@@ -21,12 +21,12 @@ from pipelines.dagster_runs import (
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.dataset_config import make_dataset_config
 from pipelines.dataset_partitions import request_dataset_partitions
-from pipelines.export_places import (
+from pipelines.export_slots import (
     PRIORITY_TAG,
     SPARE_PRIORITY,
     ChosenExport,
     choose_exports_to_start,
-    read_export_places,
+    read_export_slots,
 )
 from pipelines.exports import REQUEST_TAG, export_datasets
 from pipelines.resources import RecorderResource
@@ -46,7 +46,7 @@ from recorder.retries import compute_doubling_pause
 
 log = logging.getLogger("recorder.exports")
 
-# Those in a pause take no place of a tick: so many are looked at, and so many of one workspace.
+# Those in a pause are passed over: so many are read in a tick, and so many of one workspace.
 _LOOKED_AT = 100
 _LOOKED_AT_OF_ONE = 20
 # A run that ended without finishing its export is followed after a pause that doubles: an error that stays
@@ -106,13 +106,13 @@ def _request_export_runs(
     """Return requests for the next runs of due exports, as far as their workspaces may have more runs."""
     runs = _read_runs_of_exports(instance, due)
     ready = [row for row in due if _is_ready_for_run(recorder, row, runs[row.id])]
-    places = read_export_places(instance, recorder.runtime.database)
+    slots = read_export_slots(instance, recorder.runtime.database)
     requests = []
-    for chosen in choose_exports_to_start(places, ready, limit=recorder.exports_per_tick):
+    for chosen in choose_exports_to_start(slots, ready, limit=recorder.exports_per_tick):
         row = chosen.row
         if awaits_small_export_writer(row) and not _give_own_run(recorder, row):
             continue
-        # Run monitoring does not watch local processes: a lost run would hold a place in the queue's limits.
+        # Run monitoring does not watch local processes: a lost run would hold a slot in the queue's limits.
         for record in runs[row.id]:
             fail_lost_dagster_run(instance, record)
         requests.append(_request_export_run(chosen, number=_number_next_run(runs[row.id])))

@@ -14,7 +14,6 @@ import os
 import textwrap
 from collections.abc import Callable
 from contextlib import closing
-from typing import Any
 
 import dagster as dg
 
@@ -25,7 +24,7 @@ from pipelines.dagster_runs import (
 )
 from pipelines.dataset_checks import dataset_checks
 from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE
-from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
+from pipelines.dataset_metadata import LoggedProgress, describe_completed_export
 from pipelines.dataset_partitions import (
     PARTITIONS,
     register_dataset_partition,
@@ -35,7 +34,6 @@ from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder.access.workspaces import list_workspaces
 from recorder.errors import RecorderError
-from recorder.errors.panics import convert_panics
 from recorder.exports.card import escape_markdown_text
 from recorder.exports.executor import open_executor
 from recorder.exports.requests.recipe_ticks import queue_due_recipe_ticks
@@ -120,19 +118,9 @@ def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> d
             allow_retries=False,
         )
     return dg.MaterializeResult(
-        metadata=_describe_completed_export(row, runtime.settings),
+        metadata=describe_completed_export(row, runtime.settings),
         data_version=dg.DataVersion(row.row_set_sha256 or ""),
     )
-
-
-def _describe_completed_export(row: ExportRow, settings: Settings) -> dict[str, Any]:
-    """Return the metadata of a completed export; its figures alone if its files cannot be read now."""
-    try:
-        with convert_panics():
-            return make_dataset_metadata(row, settings)
-    except Exception:
-        log.exception("export %s is completed, but cannot be described", row.id)
-        return {"export_id": row.id, "dagster/row_count": row.rows}
 
 
 def _log_completed_shards(context: dg.AssetExecutionContext, runtime: Runtime, export_id: str) -> None:

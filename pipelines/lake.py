@@ -30,7 +30,7 @@ _COLUMNS = dg.TableSchema(
     ),
 )
 def lake_tables(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
-    """Work on every table; those that fail are named, and worked on by the next run."""
+    """Maintain every table of the lake; the run names those that fail, and the next run tries them again."""
     is_interrupted = False
 
     def stop() -> None:

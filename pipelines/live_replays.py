@@ -1,7 +1,7 @@
 """Live replays in Dagster: one run each, while no replay worker runs. Decision 0045.
 
 A replay is claimed once, by the run or by a worker. The sensor asks for runs, and ends replays whose process
-is gone. Guided replays wait for people: one of them runs at a time, so that the others have places.
+is gone. Guided replays wait for people: one of them runs at a time, so that the others have slots.
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ from pipelines.dagster_runs import (
 )
 from pipelines.divergence_picture import make_divergence_metadata
 from pipelines.resources import RecorderResource
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.live.claimed_replay import (
     claim_live_replay,
     end_lost_live_replays,
@@ -31,7 +32,6 @@ from recorder.live.claimed_replay import (
 from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.live.worker import has_replay_worker
 from recorder.models.replay import ReplayRow
-from recorder.rotation import compute_workspace_share
 from recorder.runtime import Runtime
 
 REPLAY_TAG = "recorder/replay"
@@ -93,7 +93,7 @@ replay_live = dg.define_asset_job(
 
 @dg.sensor(job=replay_live, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
 def queued_live_replays(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-    """Start a run for each live replay that waits while no replay worker runs, within the places.
+    """Start a run for each live replay that waits while no replay worker runs, as far as slots are free.
 
     Of guided replays one runs at a time.
     """
@@ -110,7 +110,7 @@ def request_live_replay_runs(
         if has_replay_worker(db):
             return dg.SkipReason("A replay worker runs.")
         is_guided_running = is_guided_replay_running(db)
-        waiting = _list_waiting_replays(db, runtime.settings.live.places, has_guided=not is_guided_running)
+        waiting = _list_waiting_replays(db, runtime.settings.browser.slots, has_guided=not is_guided_running)
     if not waiting:
         return dg.SkipReason("No live replay waits.")
     instance = open_instance()
@@ -118,14 +118,14 @@ def request_live_replay_runs(
     tags = [record.dagster_run.tags for record in records]
     requested = {tag.get(REPLAY_TAG) for tag in tags}
     per_workspace = Counter(tag.get(WORKSPACE_TAG) for tag in tags)
-    places = runtime.settings.live.places
+    slots = runtime.settings.browser.slots
     has_guided = is_guided_running or any(GUIDED_TAG in tag for tag in tags)
     requests: list[dg.RunRequest] = []
     pauses: dict[str, float] = {}
     for row in _order_live_replays_by_turn(instance, waiting):
-        if len(records) + len(requests) >= places:
+        if len(records) + len(requests) >= slots:
             break
-        if row.id in requested or per_workspace[row.workspace_id] >= compute_workspace_share(places):
+        if row.id in requested or per_workspace[row.workspace_id] >= compute_workspace_share(slots):
             continue
         is_guided = is_guided_replay(row)
         if is_guided and has_guided:
@@ -156,19 +156,19 @@ def request_live_replay_runs(
     return dg.SensorResult(run_requests=requests)
 
 
-def _list_waiting_replays(db: DbSession, places: int, *, has_guided: bool) -> list[ReplayRow]:
+def _list_waiting_replays(db: DbSession, slots: int, *, has_guided: bool) -> list[ReplayRow]:
     """Return replays that wait, of each workspace some; those that may wait for decisions listed apart.
 
     So no replay is left out because guided ones that must wait are older.
     """
-    waiting = list_waiting_live_replays(db, each=places, limit=_LOOKED_AT, is_guided=False)
+    waiting = list_waiting_live_replays(db, each=slots, limit=_LOOKED_AT, is_guided=False)
     if has_guided:
         waiting += list_waiting_live_replays(db, each=1, limit=_LOOKED_AT, is_guided=True)
     return sorted(waiting, key=lambda row: row.id)
 
 
 def _list_runs_at_work(instance: dg.DagsterInstance, runtime: Runtime) -> list[dg.RunRecord]:
-    """Return the unfinished runs; mark those as failed whose processes are gone: they would keep places."""
+    """Return the unfinished runs; mark those as failed whose processes are gone: they would keep slots."""
     records = list_unfinished_dagster_runs(instance, job_name=replay_live.name)
     with runtime.database.transaction(write=False) as db:
         leased = list_leased_live_replays(

@@ -1,7 +1,7 @@
 """Report of Dagster's state into the service's database, where the API reads it. Contract §9.
 
-The API does not know Dagster. A sensor of ours writes which sensors and schedules are switched off and when
-each daemon sent its last heartbeat; the age of the report says whether Dagster runs at all. The same sensor
+The API does not know Dagster. A sensor writes which sensors and schedules are switched off and when each
+daemon sent its last heartbeat; the age of the report says whether Dagster runs at all. The same sensor
 fails the runs whose process is gone.
 """
 
@@ -19,7 +19,7 @@ def read_dagster_statuses(
 ) -> list[DagsterStatus]:
     """Return what Dagster knows of these sensors and schedules, and of its daemons.
 
-    All of ours run by default, so Dagster stores a state only for those that a user switched.
+    All of the service's own run by default, so Dagster stores a state only for those that a user switched.
     """
     off = {
         (state.instigator_type.value, state.instigator_name)

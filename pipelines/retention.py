@@ -46,7 +46,7 @@ _SHOWN_FAILURES = 10
 def expired_records(
     context: dg.AssetExecutionContext, recorder: RecorderResource
 ) -> dg.MaterializeResult[None]:
-    """Remove what is due now."""
+    """Remove the sessions, audit entries and other records whose time of retention is over."""
     report = retention.run_retention(recorder.runtime, context.run.run_id)
     if report is None:
         context.log.info("Another run is at work; nothing to do.")

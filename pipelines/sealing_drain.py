@@ -16,7 +16,7 @@ from recorder.storage.leases import LeaseLost
 
 log = logging.getLogger("recorder.sealing")
 
-SealingDrainEnding = Literal["idle", "time is up", "interrupted", "place taken"]
+SealingDrainEnding = Literal["idle", "time is up", "interrupted", "lease lost"]
 
 _POLL_S = 0.025
 # A run without work for some time looks less often: 0.5 % of a core instead of 8 %.
@@ -112,7 +112,7 @@ class SealingDrainLoop:
     def _is_over(self, began: float, worked: float) -> bool:
         now = time.monotonic()
         if self._sealer.stopping.is_set():
-            self.ending = "place taken" if self._sealer.has_lost_permit else "interrupted"
+            self.ending = "lease lost" if self._sealer.has_lost_run_lease else "interrupted"
         elif now - began >= self._max_seconds:
             self.ending = "time is up"
         elif now - worked < self._idle_seconds:

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from pipelines.dagster_runs import QUEUE_TAG, is_dagster_run_cancelled
 from pipelines.dataset_checks import check_dataset_against_lake, check_dataset_files
-from pipelines.dataset_metadata import LoggedProgress, make_dataset_metadata
+from pipelines.dataset_metadata import LoggedProgress, describe_completed_export
 from pipelines.dataset_partitions import register_dataset_partition
 from pipelines.resources import RecorderResource, make_recorder_resource
 from pipelines.sealing_drain import defer_interrupts
@@ -29,14 +29,14 @@ from recorder.exports.executor import InProcess
 from recorder.exports.runner.export_lease import ExportClaim
 from recorder.exports.runner.run import run_export
 from recorder.exports.runner.small_exports import (
-    PLACE_MS,
     SLOTS,
+    WRITER_LEASE_MS,
     claim_next_small_export,
-    claim_small_export_place,
     find_small_export_writer,
     is_small_export,
+    pass_on_small_export_writer_lease,
     release_small_export_claim,
-    release_small_export_place,
+    take_small_export_writer_lease,
 )
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
@@ -44,10 +44,10 @@ from recorder.storage.leases import HeldLease
 
 log = logging.getLogger("recorder.exports")
 
-SmallExportRunEnding = Literal["time is up", "interrupted", "place taken"]
+SmallExportRunEnding = Literal["time is up", "interrupted", "lease lost"]
 
 _POLL_S = 0.5
-_RENEW_EVERY_S = PLACE_MS / 1000 / 5
+_RENEW_EVERY_S = WRITER_LEASE_MS / 1000 / 5
 #: What it began before is finished, at most in this time.
 _LAST_EXPORTS_S = 60.0
 #: After an interrupt the exports at work get so long; the service gives its children ten seconds.
@@ -98,7 +98,7 @@ class SmallExportLoop:
         self._run_log = run_log
         self._lease_ms = lease_ms
         self._handover_s = handover_s
-        self._place: HeldLease | None = None
+        self._writer_lease: HeldLease | None = None
         self._at_work: dict[str, ExportRow] = {}
         #: Id of an export that left its thread, with what became of it; None if there is nothing to report.
         self._ended: queue.SimpleQueue[tuple[str, FinishedSmallExport | None]] = queue.SimpleQueue()
@@ -111,11 +111,11 @@ class SmallExportLoop:
         #: Why the loop ended.
         self.ending: SmallExportRunEnding = "time is up"
 
-    def take(self) -> bool:
-        """Take the place; False while another run holds it."""
+    def take_lease(self) -> bool:
+        """Take the writer lease; return False while another run holds it."""
         with self._runtime.database.transaction(write=True) as db:
-            self._place = claim_small_export_place(db, self._owner)
-        return self._place is not None
+            self._writer_lease = take_small_export_writer_lease(db, self._owner)
+        return self._writer_lease is not None
 
     def stop(self) -> None:
         """End once the exports at work are written."""
@@ -125,24 +125,24 @@ class SmallExportLoop:
         """Write exports as they are queued, and yield each that ended."""
         began = time.monotonic()
         handed_over: float | None = None
-        looked = renewed = 0.0
+        searched = renewed = 0.0
         pause_s = _FIRST_STORE_PAUSE_S
         while not self._stopping.is_set():
             now = time.monotonic()
             is_over = now - began >= max_seconds or self._claims >= max_exports
             try:
                 if handed_over is None and is_over:
-                    self._release_place(is_leaving=True)
+                    self._release_writer_lease(is_leaving=True)
                     handed_over = now
                 if handed_over is not None and self._has_successor(handed_over):
                     break
                 if handed_over is None and now - renewed >= _RENEW_EVERY_S:
                     if not self._renew():
-                        self.ending = "place taken"
+                        self.ending = "lease lost"
                         break
                     renewed = now
-                if len(self._at_work) < SLOTS and now - looked >= _POLL_S:
-                    looked = now
+                if len(self._at_work) < SLOTS and now - searched >= _POLL_S:
+                    searched = now
                     while len(self._at_work) < SLOTS and self._claim():
                         pass
                 pause_s = _FIRST_STORE_PAUSE_S
@@ -152,15 +152,15 @@ class SmallExportLoop:
                 pause_s = min(_LONGEST_STORE_PAUSE_S, 2 * pause_s)
             for finished in self._take_ended(_POLL_S):
                 yield finished
-                # A slot is free: the next export need not wait for the next look.
-                looked = 0.0
+                # A slot is free: the next export need not wait for the next poll.
+                searched = 0.0
         if self._stopping.is_set():
             self.ending = "interrupted"
         until = time.monotonic() + (_GRACE_S if self._stopping.is_set() else _LAST_EXPORTS_S)
         while self._at_work and time.monotonic() < until:
             yield from self._take_ended(_POLL_S)
         with suppress(Unavailable):
-            self._release_place()
+            self._release_writer_lease()
 
     def _claim(self) -> bool:
         claimed = claim_next_small_export(
@@ -212,20 +212,22 @@ class SmallExportLoop:
         )
         if ended.status == "failed":
             return FinishedSmallExport(ended)
-        # From here on the export is completed; what fails here must not hide it.
-        metadata: dict[str, Any] = {"export_id": ended.id, "dagster/row_count": ended.rows}
-        checks: tuple[dg.AssetCheckResult, ...] = ()
+        checks = self._check_files(ended)
+        with self._drawing:
+            metadata = describe_completed_export(ended, runtime.settings)
+        return FinishedSmallExport(ended, metadata, checks)
+
+    def _check_files(self, row: ExportRow) -> tuple[dg.AssetCheckResult, ...]:
+        """Return the checks of a completed export; none if they fail, which must not hide the export."""
         try:
             with convert_panics():
-                checks = (
-                    check_dataset_files(ended, runtime.settings),
-                    check_dataset_against_lake(runtime, ended),
+                return (
+                    check_dataset_files(row, self._runtime.settings),
+                    check_dataset_against_lake(self._runtime, row),
                 )
-                with self._drawing:
-                    metadata = make_dataset_metadata(ended, runtime.settings)
         except Exception:
-            log.exception("export %s is completed, but cannot be described", row.id)
-        return FinishedSmallExport(ended, metadata, checks)
+            log.exception("export %s is completed, but cannot be checked", row.id)
+            return ()
 
     def _take_ended(self, seconds: float) -> Iterator[FinishedSmallExport]:
         """Wait for an export to end, and yield those that have."""
@@ -243,22 +245,22 @@ class SmallExportLoop:
                 yield finished
 
     def _renew(self) -> bool:
-        assert self._place is not None
+        assert self._writer_lease is not None
         with self._runtime.database.transaction(write=True) as db:
-            return self._place.renew(db, only_if_held=True)
+            return self._writer_lease.renew(db, only_if_held=True)
 
-    def _release_place(self, *, is_leaving: bool = False) -> None:
-        if self._place is None:
+    def _release_writer_lease(self, *, is_leaving: bool = False) -> None:
+        if self._writer_lease is None:
             return
         with self._runtime.database.transaction(write=True) as db:
             if is_leaving:
-                release_small_export_place(db, self._place)
+                pass_on_small_export_writer_lease(db, self._writer_lease)
             else:
-                self._place.release(db)
-        self._place = None
+                self._writer_lease.release(db)
+        self._writer_lease = None
 
     def _has_successor(self, since: float) -> bool:
-        """Return whether another run holds the place, or did not come in time."""
+        """Return whether another run holds the writer lease, or took too long to take it."""
         if time.monotonic() - since >= self._handover_s:
             return True
         with self._runtime.database.transaction(write=False) as db:
@@ -280,7 +282,7 @@ def small_exports(
         handover_s=config.handover_seconds,
         lease_ms=round(recorder.export_lease_s * 1000),
     )
-    if not loop.take():
+    if not loop.take_lease():
         context.log.info("Another run writes small exports; nothing to do.")
         return
     exports = 0

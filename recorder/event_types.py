@@ -52,7 +52,7 @@ _HOTKEY_MODIFIERS = 1 | 2 | 4  # Alt, Ctrl, Meta; Shift alone only makes capital
 
 
 def find_event_type_traits(name: str) -> EventTypeTraits:
-    """Return the class of the events of this type."""
+    """Return the traits of a type of events; those of an unknown type by default."""
     return EVENT_TYPES.get(name, _UNKNOWN)
 
 

@@ -194,8 +194,8 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
     elif isinstance(error, BaseExceptionGroup):
         members["group"] = [describe_exception(member) for member in error.exceptions[:_CAUSES]]
     frames = traceback.walk_tb(error.__traceback__)
-    places = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in frames]
-    members["frames"] = places[-_FRAMES:]
+    locations = [f"{frame.f_code.co_filename}:{line} {frame.f_code.co_name}" for frame, line in frames]
+    members["frames"] = locations[-_FRAMES:]
     return members
 
 

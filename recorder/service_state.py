@@ -68,7 +68,7 @@ def count_backlog(db: DbSession) -> Backlog:
     )
 
 
-#: Without a change the rows are written again after so long: their age is Dagster's sign of life.
+#: Without a change the rows are written again after so long: their age says whether Dagster runs.
 REPEAT_AFTER = timedelta(seconds=30)
 
 
@@ -115,7 +115,7 @@ def _must_store_service_statuses(stored: Sequence[DagsterStatus], seen: Sequence
     return any(after[key].seen_at - before[key].seen_at >= REPEAT_AFTER for key in after)
 
 
-# A sensor of ours reports every thirty seconds at the latest.
+# A sensor of the service reports every thirty seconds at the latest.
 _DAGSTER_SILENT = timedelta(seconds=90)
 # Dagster's own daemon sends a heartbeat every thirty seconds, and the report is as old again.
 _DAEMON_LATE = timedelta(seconds=150)

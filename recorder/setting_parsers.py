@@ -51,8 +51,8 @@ class ConnectionSettings(NamedTuple):
         return {names[name]: str(most) for name, most in self._asdict().items() if most != default[name]}
 
 
-class LiveSandbox(NamedTuple):
-    """Settings of the live sandbox of replays."""
+class BrowserSettings(NamedTuple):
+    """Settings of the browsers of live replays."""
 
     #: Addresses beyond the public ones that may be reached, as webhooks' allowed addresses are written.
     outbound: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class LiveSandbox(NamedTuple):
     #: Run the browser without its own sandbox.
     no_sandbox: bool = False
     #: Live replays at a time.
-    places: int = 2
+    slots: int = 2
     #: Path or name of the browser; None looks for one.
     chromium: str | None = None
 
@@ -69,9 +69,9 @@ class LiveSandbox(NamedTuple):
         """Return the variables of what differs from the defaults."""
         texts = {
             "RECORDER_LIVE_OUTBOUND": ",".join(self.outbound),
-            "RECORDER_LIVE_USER": self.user if self.user != LiveSandbox().user else "",
+            "RECORDER_LIVE_USER": self.user if self.user != BrowserSettings().user else "",
             "RECORDER_LIVE_NO_SANDBOX": "1" if self.no_sandbox else "",
-            "RECORDER_LIVE_PLACES": str(self.places) if self.places != LiveSandbox().places else "",
+            "RECORDER_LIVE_PLACES": str(self.slots) if self.slots != BrowserSettings().slots else "",
             "RECORDER_CHROMIUM": self.chromium or "",
         }
         return {name: text for name, text in texts.items() if text}
@@ -278,13 +278,13 @@ def parse_switch_setting(env: Mapping[str, str], name: str) -> bool:
     return text == "1"
 
 
-def parse_live_sandbox_settings(env: Mapping[str, str]) -> LiveSandbox:
-    """Return the settings of the live sandbox."""
-    return LiveSandbox(
+def parse_browser_settings(env: Mapping[str, str]) -> BrowserSettings:
+    """Return the settings of the browsers of live replays."""
+    return BrowserSettings(
         outbound=split_words(env.get("RECORDER_LIVE_OUTBOUND", "")),
-        user=env.get("RECORDER_LIVE_USER") or LiveSandbox().user,
+        user=env.get("RECORDER_LIVE_USER") or BrowserSettings().user,
         no_sandbox=parse_switch_setting(env, "RECORDER_LIVE_NO_SANDBOX"),
-        places=parse_number_setting(env, "RECORDER_LIVE_PLACES", 1, 64) or LiveSandbox().places,
+        slots=parse_number_setting(env, "RECORDER_LIVE_PLACES", 1, 64) or BrowserSettings().slots,
         chromium=env.get("RECORDER_CHROMIUM") or None,
     )
 

@@ -11,16 +11,16 @@ from typing import Final
 from recorder import limits
 from recorder.data_folder import make_sqlite_url, read_secret
 from recorder.setting_parsers import (
+    BrowserSettings,
     ConnectionSettings,
-    LiveSandbox,
     SessionSize,
     count_cores,
     parse_allowed_hosts,
     parse_auth_header,
+    parse_browser_settings,
     parse_buckets,
     parse_connections,
     parse_export_executor,
-    parse_live_sandbox_settings,
     parse_log_level,
     parse_number_setting,
     parse_public_url,
@@ -79,7 +79,7 @@ class Settings:
     cold_url: str
     #: `local` export destinations must lie under this folder; None forbids them.
     local_export_root: Path | None
-    #: The deployment's secret: pepper of keys, signer of cursors and addresses. Never shown.
+    #: The deployment's secret: it keys hashes, signatures and encryption. Never shown.
     secret: bytes = field(repr=False)
     region: str = "us"
     #: Address under which clients reach the API; signed addresses begin with it.
@@ -98,8 +98,8 @@ class Settings:
     quiet_hour: int = 3
     #: Addresses beyond the public ones that webhooks may be sent to: hosts, addresses, networks.
     allowed_outbound: tuple[str, ...] = ("loopback",)
-    #: The live sandbox of replays.
-    live: LiveSandbox = LiveSandbox()  # noqa: RUF009
+    #: The browsers of live replays.
+    browser: BrowserSettings = BrowserSettings()  # noqa: RUF009
     #: `host:port` of what belongs to this deployment and no setting names; never a webhook's destination.
     own_addresses: tuple[str, ...] = ()
     #: After so many seconds without an answer `recorder up` starts a process again.
@@ -114,7 +114,7 @@ class Settings:
     seal_slots: int | None = None
     #: How many runs seal side by side.
     seal_runs: int = 2
-    #: After so many seconds without a sign of life another run takes over a sealing lane.
+    #: After so many seconds without a renewal another run takes over a sealing lane.
     seal_lease_seconds: float = 30
     #: MB of memory that all request bodies under way in an API process may take.
     body_memory_mb: int = 512
@@ -166,7 +166,7 @@ class Settings:
         trusted_proxies = parse_trusted_proxies(env.get("RECORDER_TRUSTED_PROXIES", ""))
         return cls(
             data_dir=data,
-            database_url=env.get("RECORDER_DATABASE_URL", _embedded_database_url(data)),
+            database_url=env.get("RECORDER_DATABASE_URL", _make_embedded_database_url(data)),
             blob_url=parse_store_address(env, "RECORDER_BLOB_URL") or str(data / "blobs"),
             lake_url=parse_store_address(env, "RECORDER_LAKE_URL") or str(data / "lake"),
             export_url=parse_store_address(env, "RECORDER_EXPORT_URL") or str(data / "exports"),
@@ -182,7 +182,7 @@ class Settings:
             cold_storage_class=parse_storage_class(env.get("RECORDER_COLD_STORAGE_CLASS", "")),
             quiet_hour=Settings.quiet_hour if quiet_hour is None else quiet_hour,
             allowed_outbound=split_words(env.get("RECORDER_ALLOWED_OUTBOUND", "loopback")),
-            live=parse_live_sandbox_settings(env),
+            browser=parse_browser_settings(env),
             own_addresses=parse_service_addresses(env.get("RECORDER_OWN_ADDRESSES", "")),
             answer_within_s=parse_number("RECORDER_ANSWER_WITHIN", 3, 600, unit="seconds")
             or Settings.answer_within_s,
@@ -218,7 +218,7 @@ class Settings:
     @property
     def is_embedded(self) -> bool:
         """Return whether the database is the file in the data folder."""
-        return self.database_url == _embedded_database_url(self.data_dir)
+        return self.database_url == _make_embedded_database_url(self.data_dir)
 
     def as_env(self) -> dict[str, str]:
         """Return the variables that give a child process the same settings, without the secret."""
@@ -253,7 +253,7 @@ class Settings:
             chosen["RECORDER_COLD_STORAGE_CLASS"] = self.cold_storage_class
         if self.quiet_hour != Settings.quiet_hour:
             chosen["RECORDER_QUIET_HOUR"] = str(self.quiet_hour)
-        chosen.update(self.live.as_env())
+        chosen.update(self.browser.as_env())
         if self.own_addresses:
             chosen["RECORDER_OWN_ADDRESSES"] = ",".join(self.own_addresses)
         if self.answer_within_s != Settings.answer_within_s:
@@ -282,7 +282,7 @@ class Settings:
         return chosen
 
 
-def _embedded_database_url(data: Path) -> str:
+def _make_embedded_database_url(data: Path) -> str:
     return make_sqlite_url(data / "recorder.db")
 
 

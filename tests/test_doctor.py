@@ -292,8 +292,8 @@ def test_a_browser_of_live_replays_that_is_missing_is_reported(
         assert unused.state == "ok"
     else:
         name = "no-such-browser" if "run" in words else "false"
-        live = runtime.settings.live._replace(chromium=name)
-        runtime = replace(runtime, settings=replace(runtime.settings, live=live))
+        browser = runtime.settings.browser._replace(chromium=name)
+        runtime = replace(runtime, settings=replace(runtime.settings, browser=browser))
         if find_spec("playwright") is None:
             part_is_missing("Playwright is not installed.")
     (finding,) = check_browser(runtime.settings, is_wanted=words == "allowed hosts")

@@ -61,19 +61,19 @@ def respond_batch_accepted(answer: bytes) -> Response:
     return Response(answer, 202, headers, "application/json")
 
 
-class _BatchTurns:
-    """Turns of each workspace at work that takes milliseconds of a thread: few of its requests at a time."""
+class _WorkspaceSemaphores:
+    """Semaphores of workspaces: few requests of each at a time hold a thread for milliseconds."""
 
     def __init__(self, at_once: int) -> None:
         self._at_once = at_once
         self._semaphores: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of(self, workspace_id: str) -> asyncio.Semaphore:
-        """Return the turns of a workspace, which are kept while a request holds or awaits one."""
-        turns = self._semaphores.get(workspace_id)
-        if turns is None:
-            turns = self._semaphores[workspace_id] = asyncio.Semaphore(self._at_once)
-        return turns
+        """Return the semaphore of a workspace, which is kept while a request holds or awaits it."""
+        semaphore = self._semaphores.get(workspace_id)
+        if semaphore is None:
+            semaphore = self._semaphores[workspace_id] = asyncio.Semaphore(self._at_once)
+        return semaphore
 
 
 class EventBatches:
@@ -85,9 +85,9 @@ class EventBatches:
         self._workers = workers
         self._large_bodies = anyio.CapacityLimiter(2)
         # A small body may name events of a hundred large batches: each workspace has one look-up at a time.
-        self._lookups = _BatchTurns(1)
-        self._large_batches = _BatchTurns(_LARGE_BATCHES_AT_ONCE)
-        self._masked_batches = _BatchTurns(_MASKED_BATCHES_AT_ONCE)
+        self._lookups = _WorkspaceSemaphores(1)
+        self._large_batches = _WorkspaceSemaphores(_LARGE_BATCHES_AT_ONCE)
+        self._masked_batches = _WorkspaceSemaphores(_MASKED_BATCHES_AT_ONCE)
 
     async def read(
         self, caller: Caller, session_id: str, body: bytes, *, content_type: str | None, batch_key: str | None
@@ -102,16 +102,16 @@ class EventBatches:
             self._read_batch, caller, session_id, body, content_type=content_type, batch_key=batch_key
         )
         if is_costly_body(body):
-            turns = self._large_batches.of(caller.workspace_id)
+            semaphore = self._large_batches.of(caller.workspace_id)
             try:
                 with anyio.fail_after(TURN_SECONDS):
-                    await turns.acquire()
+                    await semaphore.acquire()
             except TimeoutError as error:
                 raise Overloaded("worker process for large bodies") from error
             try:
                 batch = await read(is_large=True)
             finally:
-                turns.release()
+                semaphore.release()
         else:
             batch = await read(is_large=False)
         event_ids = [item.id for item in batch.named if is_id(item.id, "evt")]

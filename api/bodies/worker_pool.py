@@ -20,7 +20,7 @@ from anyio import BrokenWorkerProcess
 
 from api.bodies.worker_start import run_with_lowered_priority
 from recorder.errors import Overloaded
-from recorder.rotation import compute_workspace_share
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.setting_parsers import count_cores
 
 #: Limit of the wait for a process and of the check; no body within the caps takes 10 s.
@@ -107,12 +107,14 @@ class BodyWorkers:
         """
         if self._all is None:
             self._all = anyio.CapacityLimiter(self._count)
-        turn = self._of_workspace.get(workspace_id)
-        if turn is None:
-            turn = self._of_workspace[workspace_id] = asyncio.Semaphore(compute_workspace_share(self._count))
+        semaphore = self._of_workspace.get(workspace_id)
+        if semaphore is None:
+            semaphore = self._of_workspace[workspace_id] = asyncio.Semaphore(
+                compute_workspace_share(self._count)
+            )
         try:
             with anyio.fail_after(TURN_SECONDS):
-                async with turn:
+                async with semaphore:
                     result: Result = await anyio.to_process.run_sync(
                         run_with_lowered_priority,
                         function.__module__,

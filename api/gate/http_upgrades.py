@@ -15,18 +15,18 @@ class UpgradeIgnoringProtocol(HttpToolsProtocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin without an offer."""
+        """Start the connection, on which no upgrade is offered yet."""
         super().connection_made(transport)
         #: Whether the head that is read now is parsed again without its offer.
         self._is_upgrade_ignored = False
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes, as uvicorn does but for the offers."""
+        """Parse bytes as uvicorn does, but ignore offers of upgrades."""
         self._unset_keepalive_if_required()
         self._parse(data)
 
     def should_ignore_upgrade(self) -> bool:
-        """Return whether the head that is complete now has an offer that is ignored."""
+        """Return whether the head that is complete now offers an upgrade that is ignored."""
         self._is_upgrade_ignored = (
             self.parser.should_upgrade()
             and not self._should_upgrade()

@@ -129,7 +129,7 @@ def read_client_address(scope: Scope) -> str:
 
 
 def find_refused_client(scope: Scope) -> str:
-    """Return whose refusals count together: a workspace, or a client's network without a valid key."""
+    """Return the key under which refusals are counted: the workspace, else the network of the client."""
     caller: Caller | None = scope["state"]["caller"]
     return find_client_network(read_client_address(scope)) if caller is None else caller.workspace_id
 

@@ -290,7 +290,7 @@ class _BacklogCollector(Collector):
         )
         yield GaugeMetricFamily(
             "recorder_sensors_off",
-            "Sensors and schedules of ours that are switched off in Dagster.",
+            "Sensors and schedules of the service that are switched off in Dagster.",
             len(self._state.switched_off),
         )
         exports = GaugeMetricFamily("recorder_exports", "Unfinished exports.", labels=["status"])

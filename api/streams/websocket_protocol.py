@@ -59,7 +59,7 @@ class WatchedSocket(WebSocketsSansIOProtocol):
         self.loop.call_later(self.grace_s, self.transport.abort)
 
     def handle_connect(self, event: Request) -> None:
-        """Start the application with the extension in its scope."""
+        """Start the application; its scope says that it may send frames that several sockets share."""
         super().handle_connect(event)
         if not self.close_sent:  # otherwise the handshake was invalid
             self.scope["extensions"][SHARED_FRAMES] = {}

@@ -200,8 +200,8 @@ def _ids(graph: StoredGraph) -> set[str]:
 def _live_ids(graph: StoredGraph) -> set[str]:
     """Return the ids that a reader can still ask for, directly or as what they were merged into."""
     columns = graph.columns()
-    nodes = _resolving([(node.node_id, node.live) for node in columns.nodes])
-    paths = _resolving([(path.path_id, path.live) for path in columns.paths])
+    nodes = _resolving([(node.node_id, node.representative) for node in columns.nodes])
+    paths = _resolving([(path.path_id, path.representative) for path in columns.paths])
     return nodes | paths
 
 

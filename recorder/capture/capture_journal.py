@@ -1,4 +1,4 @@
-"""CaptureJournal of a capture: events in their order, each with the signals of what it caused.
+"""Journal of a capture: events in their order, each with the signals of what it caused.
 
 The last step is held until the next one begins, since its effects are seen only afterwards.
 """

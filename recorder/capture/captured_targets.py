@@ -128,8 +128,8 @@ def make_target_path(element: DomElement) -> TargetPath:
         if not _is_target_shadow_root(node):
             parts.insert(0, _make_captured_css_step(node))
     # What was collected last is the path of the outermost frame, or of the element itself.
-    places = [" > ".join(parts), *frames]
-    return TargetPath(tuple(places[:-1]), places[-1])
+    paths = [" > ".join(parts), *frames]
+    return TargetPath(tuple(paths[:-1]), paths[-1])
 
 
 def make_target_secret_name(document: DomDocument, element: DomElement) -> str:

@@ -115,7 +115,7 @@ def _print_errors() -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> str:
-    """Return the sentence for an error of ours, or for a full device, whose unwritten output is dropped."""
+    """Return the sentence for a known error, or for a full device, whose unwritten output is dropped."""
     if not isinstance(error, OSError):
         return str(error)
     with suppress(OSError):
@@ -126,7 +126,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def _exit_code(error: Exception) -> int | None:
-    """Return the exit code of an error of ours or a full device; None for a defect, which keeps its trace."""
+    """Return the exit code of a known error or a full device; None for a defect, which keeps its trace."""
     from recorder.client.errors import ApiError, ClientError, Unreachable
 
     if isinstance(error, Unreachable):

@@ -26,14 +26,14 @@ def replay_worker(
 
     settings = Settings.from_env(data_dir=data, create=False)
     configure_logs(settings.log_level)
-    AddressGuard.of_live(settings)  # a setting that cannot be read ends the command here
+    AddressGuard.of_browser(settings)  # a setting that cannot be read ends the command here
     try:
         find_chromium(settings)
     except NoBrowser as error:
         typer.echo(wrap_for_terminal(str(error)), err=True)
         raise typer.Exit(1) from error
     runtime = Runtime.open(settings, create=False)
-    worker = ReplayWorker(runtime, places or settings.live.places)
+    worker = ReplayWorker(runtime, places or settings.browser.slots)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     try:

@@ -114,5 +114,5 @@ class TookTooLong(ClientError):
 
     def __init__(self, what: str, seconds: float) -> None:
         super().__init__(
-            f"{what} within {seconds:g} s. Is Dagster running (not --no-dagster)? Else wait longer."
+            f"{what} within {seconds:g} s. Check that Dagster runs (not --no-dagster), or wait longer."
         )

@@ -83,7 +83,7 @@ def check_browser(settings: Settings, *, is_wanted: bool) -> Iterator[Finding]:
         # Playwright has one of its own where none is installed.
         version = "" if path is None else _read_machine_browser_version(path)
     except NoBrowser as error:
-        if is_wanted or settings.live.chromium is not None:
+        if is_wanted or settings.browser.chromium is not None:
             sentence, _, fix = f"{error}".partition(". ")
             yield Finding(
                 "browser", "warning", f"{sentence.rstrip('.')}.", fix or "Install it, or correct the setting."
@@ -133,8 +133,8 @@ def check_ports(settings: Settings, ports: Ports) -> Iterator[Finding]:
         yield Finding("ports", "ok", message)
         return
     # Dagster's pages are on loopback whatever --host is.
-    places = (("--port", ports.host, ports.api), ("--dagster-port", DAGSTER_HOST, ports.dagster))
-    for option, host, port in places:
+    addresses = (("--port", ports.host, ports.api), ("--dagster-port", DAGSTER_HOST, ports.dagster))
+    for option, host, port in addresses:
         try:
             choose_child_port(host, port, option=option)
         except CannotListen as error:

@@ -49,7 +49,7 @@ class EventConflict(Conflict):
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__(
-            "These ids were sent before with other content; the batch was not stored. Send new ids."
+            "The ids in `errors` were sent before with other content; the batch was not stored. Send new ids."
         )
         self.problems = problems
 

@@ -30,7 +30,7 @@ class MetadataTooLarge(Invalid):
     title = "Metadata too large"
 
     def __init__(self, limit_bytes: int) -> None:
-        detail = f"metadata may hold at most {limit_bytes} bytes of compact UTF-8 JSON."
+        detail = f"metadata may hold at most {limit_bytes} bytes of compact UTF-8 JSON; shorten it."
         super().__init__(detail, [Problem("body", "/metadata", self.code, detail)])
 
 

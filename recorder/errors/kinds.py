@@ -157,7 +157,9 @@ class NotReady(Unavailable):
             warnings: warnings for the operator.
         """
         failing = ", ".join(name for name, state in parts.items() if state != "ok")
-        text = f"Without an answer: {failing}. Requests that need it are refused until it answers."
+        text = (
+            f"Parts that do not answer: {failing}. Requests that need one of them are refused until it does."
+        )
         RecorderError.__init__(self, text)
         self._extra = {"parts": parts, "warnings": warnings}
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from recorder.errors.kinds import BadRequest, NotFound, Problem, RecorderError, TooLarge
 
-_SHOWN_PLACES = 5
+_SHOWN_POINTERS = 5
 
 
 class InvalidHost(BadRequest):
@@ -81,10 +81,10 @@ class UnknownWorkflow(NotFound):
         Args:
             pointers: positions of the unknown names in the body, if they are in one.
         """
-        places = f", at {', '.join(pointers[:_SHOWN_PLACES])}" if len(pointers) > 1 else ""
+        shown = f", at {', '.join(pointers[:_SHOWN_POINTERS])}" if len(pointers) > 1 else ""
         super().__init__(
             "workflow",
-            f"This workspace has no such workflow{places}; GET /v1/workflows lists its workflows. Check the "
+            f"This workspace has no such workflow{shown}; GET /v1/workflows lists its workflows. Check the "
             "mode of the key too.",
         )
         message = str(self) if len(pointers) == 1 else "This workspace has no such workflow."

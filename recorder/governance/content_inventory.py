@@ -140,7 +140,7 @@ OBJECTS = (
     Holding("health/", (), "kept", "probes without content", files=("blobs/health/*", "cold/health/*")),
 )
 #: Other locations.
-PLACES = (
+OTHER_HOLDINGS = (
     Holding(
         "hosted exports",
         (),

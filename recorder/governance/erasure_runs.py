@@ -27,7 +27,7 @@ from recorder.models.governance import ErasureNodeRow, ErasureRow, PurgeRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.tenant import Tenant
-from recorder.workspace_turns import WorkspaceTurns
+from recorder.workspace_scheduler import WorkspaceScheduler
 
 log = logging.getLogger("recorder.erasures")
 
@@ -72,7 +72,7 @@ class ErasureRun:
         self._held = held
         self._remove_texts = remove_texts
         self._longest_request = longest_request
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
         self._matchers: dict[str, SubjectMatcher] = {}
         #: Errors of erasures that this run does not try again, by id.
         self.errors: dict[str, Exception] = {}
@@ -93,7 +93,7 @@ class ErasureRun:
                 self._runtime, self._held, row, matcher, longest_request=self._longest_request
             ):
                 del self._matchers[row.id]
-        self._turns.add_time(Tenant(row.workspace_id, row.mode), time.monotonic() - began_s)
+        self._scheduler.add_time(Tenant(row.workspace_id, row.mode), time.monotonic() - began_s)
         return True
 
     def end_erasures(self) -> None:
@@ -122,7 +122,7 @@ class ErasureRun:
         statement = select(row.workspace_id, row.mode, first).where(*is_left)
         groups = db.exec(statement.group_by(row.workspace_id, row.mode).order_by(first)).all()
         ids = {Tenant(workspace_id, mode): erasure_id for workspace_id, mode, erasure_id in groups}
-        tenant = self._turns.choose(list(ids))
+        tenant = self._scheduler.choose(list(ids))
         return None if tenant is None else db.get_one(ErasureRow, ids[tenant])
 
     @contextmanager

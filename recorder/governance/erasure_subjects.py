@@ -29,7 +29,7 @@ class SubjectMatcher:
         self._parts = [orjson.dumps(subject).decode()[1:-1], *sorted(self._digests)]
 
     def find_sessions(self, db: DbSession, ids: Any) -> list[str]:
-        """Return those of some sessions that name the subject, in the order of their ids.
+        """Return the sessions among these that name the subject, in the order of their ids.
 
         Recordings of replays whose purged sources named it are among them.
 

@@ -75,7 +75,7 @@ def list_holds(db: DbSession, workspace_id: str | None = None) -> list[Hold]:
 
 
 def list_held_sessions(db: DbSession, workspace_id: str, session_ids: Collection[str]) -> set[str]:
-    """Return those of a workspace's sessions that are held, by themselves or by a tag."""
+    """Return the sessions among these of a workspace that are held, by themselves or by a tag."""
     by_id = select(HoldRow.value).where(
         HoldRow.workspace_id == workspace_id,
         HoldRow.kind == "session",

@@ -126,7 +126,7 @@ class Browser:
                 "open",
                 timeout_ms=int(_START_S * 1000),
                 executable=executable,
-                no_sandbox=self._settings.live.no_sandbox,
+                no_sandbox=self._settings.browser.no_sandbox,
                 server=f"http://127.0.0.1:{self._proxy.port}",
                 user=self._proxy.user,
                 password=self._proxy.password,
@@ -204,7 +204,7 @@ class Browser:
             return _NO_PLAYWRIGHT
         if any(word in text for word in ("PermissionError", "Permission denied", "EACCES")):
             return (
-                f"The user {self._settings.live.user} cannot start the browser: it must be able to read "
+                f"The user {self._settings.browser.user} cannot start the browser: it must be able to read "
                 "Playwright's files. Install them where all users may read, or name another user without "
                 "rights in RECORDER_LIVE_USER."
             )
@@ -233,11 +233,11 @@ def find_chromium(settings: Settings) -> str | None:
     """
     if find_spec("playwright") is None:
         raise NoBrowser(_NO_PLAYWRIGHT)
-    if settings.live.chromium is not None:
-        path = shutil.which(settings.live.chromium)
+    if settings.browser.chromium is not None:
+        path = shutil.which(settings.browser.chromium)
         if path is None:
             raise NoBrowser(
-                f"RECORDER_CHROMIUM names {settings.live.chromium}, which cannot be run; name another one."
+                f"RECORDER_CHROMIUM names {settings.browser.chromium}, which cannot be run; name another one."
             )
         return path
     return next(filter(None, map(shutil.which, _NAMES)), None)
@@ -270,13 +270,13 @@ def _find_browser_user(settings: Settings) -> pwd.struct_passwd | None:
     if os.geteuid() != 0:
         return None
     try:
-        user = pwd.getpwnam(settings.live.user)
+        user = pwd.getpwnam(settings.browser.user)
     except KeyError as error:
-        text = f"There is no user {settings.live.user}; name one without rights in RECORDER_LIVE_USER."
+        text = f"There is no user {settings.browser.user}; name one without rights in RECORDER_LIVE_USER."
         raise NoBrowser(text) from error
     if user.pw_uid != 0:
         return user
-    if not settings.live.no_sandbox:
+    if not settings.browser.no_sandbox:
         raise NoBrowser(
             "Chromium's sandbox does not run as root; name a user without rights in RECORDER_LIVE_USER."
         )

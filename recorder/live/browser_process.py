@@ -278,7 +278,7 @@ class BrowserProcessSession:
         return {"state": state, "is_loading": self._pages.is_loading}
 
     def pause(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Let the page go on for some milliseconds."""
+        """Wait for some milliseconds, in which the page goes on."""
         page = self._pages.get()
         try:
             page.wait_for_timeout(command["ms"])

@@ -19,6 +19,7 @@ from recorder import clock
 from recorder.access.keys import Caller, Scope
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.live.browser import Browser, BrowserLost, NoBrowser, PageUnresponsive, StoredStateRefused
 from recorder.live.hidden_inputs import HiddenInputs
 from recorder.live.proxy import FilteringProxy
@@ -50,7 +51,6 @@ from recorder.replay_service.scheduling.waiting_rows_by_tenant import (
 )
 from recorder.replays.budget import BudgetExceeded
 from recorder.replays.recorded_session import InvalidRecording
-from recorder.rotation import compute_workspace_share
 from recorder.runtime import Runtime
 from recorder.storage.conditions import in_tenant
 from recorder.storage.database import Database
@@ -87,7 +87,7 @@ _WORKER_LOST = "The worker that ran the replay is gone; nothing is sent again. A
 
 
 def list_next_live_replays(
-    db: DbSession, *, busy: Collection[str] = (), places: int = 1, served: Sequence[str] = ()
+    db: DbSession, *, busy: Collection[str] = (), slots: int = 1, served: Sequence[str] = ()
 ) -> list[str]:
     """Return the ids of live replays that wait and can be claimed: of some workspaces the oldest one each.
 
@@ -96,10 +96,10 @@ def list_next_live_replays(
     Args:
         db: a transaction; it need not be a write transaction.
         busy: workspaces of the replays that the caller runs now, one for each.
-        places: replays that the caller runs at a time; a workspace gets at most half of them.
+        slots: replays that the caller runs at a time; a workspace gets at most half of them.
         served: workspaces of the replays that the caller has begun, the last one last.
     """
-    share = compute_workspace_share(places)
+    share = compute_workspace_share(slots)
     full = [workspace for workspace, count in Counter(busy).items() if count >= share]
     last = {workspace: number for number, workspace in enumerate(served)}
     tenants = [tenant for tenant in LIVE_REPLAYS_TO_RUN.list_tenants(db) if tenant.workspace_id not in full]
@@ -185,7 +185,7 @@ def list_waiting_live_replays(
 
 
 def list_leased_live_replays(db: DbSession, replay_ids: Collection[str]) -> set[str]:
-    """Return those of some live replays that a worker holds the lease of."""
+    """Return the live replays among these whose lease a worker holds."""
     names = [LEASE_PREFIX + replay_id for replay_id in replay_ids]
     held = select(LeaseRow.name).where(
         col(LeaseRow.name).in_(names), make_unexpired_condition(clock.now_ms())
@@ -259,7 +259,7 @@ def run_claimed_replay(
                 journal.fail("invalid_recording", "A page has too many elements for its targets to be found.")
             except (LeaseLost, ReplayStopped):
                 raise
-            except Exception as error:  # a defect of ours: the next replay may be without it
+            except Exception as error:  # a defect of the service: the next replay may be without it
                 log.exception("replay %s", row.id)
                 kind = str(error) if isinstance(error, ReplayNotComputed) else type(error).__name__
                 journal.fail("internal", f"The replay could not be done: {kind}.")
@@ -336,7 +336,7 @@ def _open_sandbox(
 ) -> Iterator[tuple[Browser, FilteringProxy]]:
     """Yield a browser behind its proxy; both end with the block."""
     try:
-        proxy = FilteringProxy(hosts, AddressGuard.of_live(runtime.settings))
+        proxy = FilteringProxy(hosts, AddressGuard.of_browser(runtime.settings))
         proxy.start()
     except (InvalidAllowList, OSError) as error:
         raise NoBrowser(str(error)) from error

@@ -11,10 +11,10 @@ _DRAG_STEPS, _FIRST_PIXELS = 5, 6
 
 
 def try_playwright_click(element: ElementHandle, command: Mapping[str, Any]) -> Position | None:
-    """Check that the page would take a click; return its place in the element, None for the middle.
+    """Check that the page would take a click; return the position in it, None for the middle.
 
     Raises:
-        playwright.sync_api.Error: if it would not, or if the element needs a place that is not recorded.
+        playwright.sync_api.Error: if it would not, or if the position matters and is not recorded.
     """
     position = _find_playwright_click_position(element, command) if command["needs_point"] else None
     element.click(trial=True, timeout=command["timeout_ms"], position=position)

@@ -107,7 +107,7 @@ class LiveReplayPlanner:
 
         Raises:
             InvalidRecording: if the recording cannot be replayed, or takes too much memory or time.
-            ReplayNotComputed: if an error of ours ended it.
+            ReplayNotComputed: if a defect of the service ended it.
         """
         task = msgspec.json.encode(_PlanTask(recording, anchor, until))
         try:

@@ -298,13 +298,13 @@ class StepExecutor:
         return replace(check, divergence=divergence)
 
     def wait(self, ms: int) -> None:
-        """Let the page go on for some time."""
+        """Wait for some time, in which the page goes on."""
         until = time.monotonic() + ms / 1000
         while (left := until - time.monotonic()) > 0:
             self.pause(min(500, max(1, int(left * 1000))))
 
     def pause(self, ms: int = _POLL_MS) -> None:
-        """Let the page go on for a moment.
+        """Wait for a moment, in which the page goes on.
 
         Raises:
             TimeSpent: if the time of the replay is over.

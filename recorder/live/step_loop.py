@@ -23,7 +23,7 @@ from recorder.replays.replay_results import (
 )
 from recorder.replays.step_checks import StepCheck, StepScene
 
-#: A person who decides holds a place of the worker, and the replay's time limit does not run.
+#: A person who decides holds a slot of the worker, and the replay's time limit does not run.
 MOST_DECISIONS = 20
 _NO_DECISION = ReplayError("timeout", NO_DECISION)
 _MANY_DECISIONS = ReplayError("timeout", f"A step was not done after {MOST_DECISIONS} decisions.")

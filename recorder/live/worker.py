@@ -33,13 +33,13 @@ _MOST_WORKERS = 64
 _LEASE_MS = 20_000
 _RENEW_S = 5.0
 _POLL_S = 0.5
-#: Polls between two looks for replays whose worker is gone.
+#: Polls between two searches for replays whose worker is gone.
 _POLLS_PER_SWEEP = 10
 _KEPT_TURNS = 1_000
 
 
 class TooManyWorkers(Conflict):
-    """All places for workers are taken."""
+    """As many replay workers run as a deployment may have."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -57,10 +57,10 @@ def has_replay_worker(db: DbSession) -> bool:
 
 @dataclass
 class ReplayWorker:
-    """Worker for up to `places` live replays at a time, each in a thread with a browser of its own."""
+    """Worker for up to `slots` live replays at a time, each in a thread with a browser of its own."""
 
     runtime: Runtime
-    places: int
+    slots: int
     _running: dict[str, tuple[threading.Thread, str]] = field(default_factory=dict)
     #: Workspaces in the order in which they were served last.
     _served: OrderedDict[str, None] = field(default_factory=OrderedDict)
@@ -79,7 +79,7 @@ class ReplayWorker:
             on_start: called once the worker is registered.
 
         Raises:
-            TooManyWorkers: if there is no place for another worker.
+            TooManyWorkers: if as many workers run as may.
         """
         owner = secrets.token_hex(8)
         held = self._register(owner)
@@ -114,16 +114,16 @@ class ReplayWorker:
         raise TooManyWorkers
 
     def _start_one(self, owner: str) -> bool:
-        """Claim a replay and begin it; return whether there was one and a place for it."""
+        """Claim a replay and begin it; return whether there was one and a free slot."""
         for replay_id, (thread, _) in list(self._running.items()):
             if not thread.is_alive():
                 del self._running[replay_id]
-        if len(self._running) >= self.places or self._is_stopping.is_set():
+        if len(self._running) >= self.slots or self._is_stopping.is_set():
             return False
         busy = [workspace for _, workspace in self._running.values()]
         # Most polls find nothing, and other processes wait for a write transaction.
         with self.runtime.database.transaction(write=False) as db:
-            waiting = list_next_live_replays(db, busy=busy, places=self.places, served=list(self._served))
+            waiting = list_next_live_replays(db, busy=busy, slots=self.slots, served=list(self._served))
         if not waiting:
             return False
         with self.runtime.database.transaction(write=True) as db:

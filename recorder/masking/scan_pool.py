@@ -1,4 +1,4 @@
-"""Pool of scan processes, on the service's side: queue in rotation, pipes, restarts.
+"""Pool of scan processes, on the service's side: fair queue, pipes, restarts.
 
 Contract §3 (masking).
 """
@@ -19,8 +19,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from recorder.errors import Unavailable
+from recorder.fair_scheduling import RoundRobinQueue
 from recorder.masking.scan_process import ScanJob, ScanReport, encode_scan_message
-from recorder.rotation import Rotation
 
 _Item = TypeVar("_Item")
 _ROOT = str(Path(__file__).parents[2])
@@ -53,12 +53,12 @@ class ScanTimeout(Exception):
 
 
 class FairQueue(Generic[_Item]):
-    """Queue of many owners' items, served in rotation, with few items of an owner at work."""
+    """Round-robin queue of many owners' items, with few items of an owner at work at a time."""
 
     def __init__(self, *, per_owner: int, waiting: int) -> None:
         self._per_owner = per_owner
         self._waiting = waiting
-        self._rotation = Rotation[_Item]()
+        self._queue = RoundRobinQueue[_Item]()
         self._working: dict[str, int] = {}
         self._is_closed = False
         self._changed = threading.Condition()
@@ -66,9 +66,9 @@ class FairQueue(Generic[_Item]):
     def put(self, owner: str, item: _Item) -> bool:
         """Add an item; return False if too many of the owner wait, or the queue is closed."""
         with self._changed:
-            if self._is_closed or len(self._rotation.list_items(owner)) >= self._waiting:
+            if self._is_closed or len(self._queue.list_items(owner)) >= self._waiting:
                 return False
-            self._rotation.add(owner, item)
+            self._queue.add(owner, item)
             self._changed.notify()
             return True
 
@@ -76,7 +76,7 @@ class FairQueue(Generic[_Item]):
         """Wait for the next item of the next owner; return None once the queue is closed."""
         with self._changed:
             while not self._is_closed:
-                taken = self._rotation.take(lambda owner, _: self._working.get(owner, 0) < self._per_owner)
+                taken = self._queue.take(lambda owner, _: self._working.get(owner, 0) < self._per_owner)
                 if taken is not None:
                     self._working[taken[0]] = self._working.get(taken[0], 0) + 1
                     return taken
@@ -95,7 +95,7 @@ class FairQueue(Generic[_Item]):
         """Refuse further items; return those that wait."""
         with self._changed:
             self._is_closed = True
-            left, self._rotation = list(self._rotation), Rotation()
+            left, self._queue = list(self._queue), RoundRobinQueue()
             self._changed.notify_all()
         return left
 

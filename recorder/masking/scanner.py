@@ -43,7 +43,7 @@ class MaskingLimitReached(Invalid):
     def __init__(self, rule: str | None) -> None:
         which = "the masking patterns together" if rule is None else f"the masking pattern `{rule}`"
         super().__init__(
-            f"This body takes {which} longer than the time that a body has, so it is not stored. "
+            f"To mask this body takes {which} more than the time limit of one body, so it is not stored. "
             "Send less text in one body, or change the pattern: shorten its counted repetitions."
         )
 

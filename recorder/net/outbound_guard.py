@@ -75,13 +75,13 @@ class AddressGuard:
         return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_outbound_host))
 
     @classmethod
-    def of_live(cls, settings: Settings) -> "AddressGuard":
+    def of_browser(cls, settings: Settings) -> "AddressGuard":
         """Return the guard of live replays, which may open public pages without TLS too.
 
         Raises:
             InvalidAllowList: if the setting of addresses beyond the public ones cannot be read.
         """
-        allowed = AllowList.parse(settings.live.outbound, setting="RECORDER_LIVE_OUTBOUND")
+        allowed = AllowList.parse(settings.browser.outbound, setting="RECORDER_LIVE_OUTBOUND")
         return cls(allowed, own_addresses=OwnAddresses.of(settings, resolve_outbound_host), takes_http=True)
 
     async def check(self, url: str) -> None:

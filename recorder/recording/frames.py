@@ -41,7 +41,7 @@ class FrameBatch:
     frames: list[CheckedFrame]
     #: Key of the object that holds the batch, and the position of every picture and snapshot in it.
     object_key: str
-    places: list[tuple[int, int, int | None, int | None]]
+    locations: list[tuple[int, int, int | None, int | None]]
     key: IngestBatchKey | None
     #: How many frames were stored; those sent before are not.
     n: int = 0
@@ -70,7 +70,7 @@ class FrameBatch:
             cursor, self.session_id, [self.frames[index].sha256 for index in fresh]
         )
         self.is_used = any(
-            self.frames[index].sha256 not in stored or self.places[index][2] is not None for index in fresh
+            self.frames[index].sha256 not in stored or self.locations[index][2] is not None for index in fresh
         )
         first, _, frame_count = reserve_item_positions(
             cursor,
@@ -81,7 +81,7 @@ class FrameBatch:
             max_t_ms=max(times, default=0),
             frame_bytes=self.object_bytes if self.is_used else 0,
         )
-        rows = [self._row(index, first + offset, stored) for offset, index in enumerate(fresh)]
+        rows = [self._make_index_row(index, first + offset, stored) for offset, index in enumerate(fresh)]
         if rows:
             cursor.many(_INSERT, rows)
         self.n = len(rows)
@@ -109,8 +109,10 @@ class FrameBatch:
             raise EventConflict(conflicts)
         return fresh
 
-    def _row(self, index: int, position: int, stored: dict[str, tuple[str, int, int]]) -> tuple[Any, ...]:
-        frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.places[index]
+    def _make_index_row(
+        self, index: int, position: int, stored: dict[str, tuple[str, int, int]]
+    ) -> tuple[Any, ...]:
+        frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.locations[index]
         item = frame.item
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))
         has_dom = dom_offset is not None
@@ -127,7 +129,7 @@ class FrameBatch:
     def _answer(self, accepted: int, frame_count: int) -> bytes:
         data = [
             {"id": frame.id, "t_ms": frame.item.t_ms, "sha256": frame.sha256, "bytes": length}
-            for frame, (_, length, _, _) in zip(self.frames, self.places, strict=True)
+            for frame, (_, length, _, _) in zip(self.frames, self.locations, strict=True)
         ]
         duplicates = len(self.frames) - accepted
         return orjson.dumps(
@@ -140,7 +142,7 @@ def store_frame_object(
 ) -> FrameBatch:
     """Write pictures and snapshots as one durable object; equal pictures are stored in it once."""
     chunks: list[bytes | memoryview] = []
-    places: list[tuple[int, int, int | None, int | None]] = []
+    locations: list[tuple[int, int, int | None, int | None]] = []
     by_digest: dict[str, tuple[int, int]] = {}
     end = 0
     for frame in frames:
@@ -153,11 +155,11 @@ def store_frame_object(
             dom_offset, dom_length = end, len(frame.dom)
             chunks.append(frame.dom)
             end += len(frame.dom)
-        places.append((*by_digest[frame.sha256], dom_offset, dom_length))
+        locations.append((*by_digest[frame.sha256], dom_offset, dom_length))
     object_key = f"frames/{caller.workspace_id}/{session_id}/{new_id('frm')}.pack"
     blobs.put_parts(object_key, chunks)
     stored = [frame.without_bytes() for frame in frames]
-    return FrameBatch(caller, session_id, stored, object_key, places, key, object_bytes=end)
+    return FrameBatch(caller, session_id, stored, object_key, locations, key, object_bytes=end)
 
 
 def discard_frame_object(blobs: Blobs, batch: FrameBatch) -> None:

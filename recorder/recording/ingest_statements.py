@@ -111,7 +111,7 @@ def reserve_item_positions(
 
 
 def require_minutes_for_ingest(cursor: IngestCursor, session: tuple[str, str, str], tier: Tier) -> None:
-    """Let a recording session pass while captured minutes are left, or if it costs none.
+    """Check that captured minutes are left for a recording session, unless it costs none.
 
     Raises:
         NotFound: if the caller has no such session.
@@ -126,7 +126,7 @@ def require_minutes_for_ingest(cursor: IngestCursor, session: tuple[str, str, st
 def require_room_for_ingest(
     cursor: IngestCursor, session: tuple[str, str, str], *, events: int, frames: int, size: int
 ) -> None:
-    """Let new items pass while the session has room for them.
+    """Check that the session has room for new items.
 
     Args:
         cursor: cursor of the transaction.
@@ -171,7 +171,7 @@ def _read_counts_for_ingest(cursor: IngestCursor, session: tuple[str, str, str])
 
 
 def require_recording_for_ingest(cursor: IngestCursor, session: tuple[str, str, str]) -> int:
-    """Let only a session that records pass; gives the instant from which it is charged.
+    """Check that a session records; return the instant, in ms since 1970, from which it is charged.
 
     Raises:
         NotFound: if the caller has no such session.

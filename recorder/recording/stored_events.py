@@ -235,13 +235,13 @@ def decode_stored_events_between(
         types: of these types alone; empty for all.
     """
     body = decompress_stored_events(payload)
-    places = [
+    positions = [
         (head.t_ms, event_id) if not types or head.type in types else None
         for head, event_id in decode_event_heads(body, first_id)
     ]
     wanted = [
         (n, key)
-        for n, key in enumerate(places)
+        for n, key in enumerate(positions)
         if key is not None and (after is None or key > after) and (last is None or key <= last)
     ]
     items = _raw_decoder.decode(body).events if wanted else []

@@ -111,7 +111,7 @@ def _apply_tag_to_outcome(db: DbSession, row: SessionRow, tag: Tag) -> None:
 
 
 def _default_tag_t_ms(row: SessionRow) -> int:
-    """Return now while recording, the end after; an import's clock is its recording's, not ours."""
+    """Return now while recording, the end after; an import's clock is that of its recording."""
     if row.status != "recording":
         return row.duration_ms
     if row.is_import or row.started_at is None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from recorder import limits
 from recorder.access.concurrency import ConcurrencyLimiter, ConcurrencyLimits
 from recorder.access.keys import Caller
-from recorder.rotation import Rotation
+from recorder.fair_scheduling import RoundRobinQueue
 
 _Result = TypeVar("_Result")
 
@@ -39,7 +39,7 @@ class WholeReads:
             retry_after_s=_RETRY_S,
         )
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="whole-reads")
-        self._turns = _WorkspaceTurns()
+        self._lock = _RoundRobinLock()
 
     @property
     def count(self) -> int:
@@ -60,11 +60,11 @@ class WholeReads:
 
     async def run(self, workspace_id: str, work: Callable[[], _Result]) -> _Result:
         """Run a portion of work in the thread of whole reads; workspaces take turns, then their reads."""
-        await self._turns.take(workspace_id)
+        await self._lock.acquire(workspace_id)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._work_and_rest, work)
         finally:
-            self._turns.end()
+            self._lock.release()
 
     def submit(self, work: Callable[[], object]) -> None:
         """Run something in the thread of whole reads without waiting for it."""
@@ -85,15 +85,15 @@ class WholeReads:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-class _WorkspaceTurns:
-    """Turns of workspaces, one at a time; used from the event loop."""
+class _RoundRobinLock:
+    """Lock for which workspaces wait round robin; used from the event loop."""
 
     def __init__(self) -> None:
         self._is_taken = False
-        self._waiting = Rotation[asyncio.Future[None]]()
+        self._waiting = RoundRobinQueue[asyncio.Future[None]]()
 
-    async def take(self, workspace_id: str) -> None:
-        """Wait for a turn of the workspace; call `end` after it."""
+    async def acquire(self, workspace_id: str) -> None:
+        """Wait for the lock; call `release` at the end."""
         if not self._is_taken:
             self._is_taken = True
             return
@@ -103,11 +103,11 @@ class _WorkspaceTurns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.end()
+                self.release()
             raise
 
-    def end(self) -> None:
-        """Begin the turn of the next workspace."""
+    def release(self) -> None:
+        """Pass the lock to the next workspace, or free it if none waits."""
         while (taken := self._waiting.take()) is not None:
             _, turn = taken
             if not turn.done():

@@ -56,17 +56,17 @@ def list_late_replays(db: DbSession, *, limit: int) -> list[ReplayRow]:
 
 
 def lock_due_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
-    """Lock and return those of some replays that can still run, in their order. Needs a write transaction."""
+    """Lock and return the replays among these that can still run, in order. Needs a write transaction."""
     return _lock_rows(db, rows, DRY_REPLAYS_TO_RUN)
 
 
 def lock_late_replays(db: DbSession, rows: Sequence[ReplayRow]) -> list[ReplayRow]:
-    """Lock and return those of some replays that still lack a decision. Needs a write transaction."""
+    """Lock and return the replays among these that still lack a decision. Needs a write transaction."""
     return _lock_rows(db, rows, LATE_DRY_REPLAYS)
 
 
 def _lock_rows(db: DbSession, rows: Sequence[ReplayRow], kind: WaitingRows[ReplayRow]) -> list[ReplayRow]:
-    """Lock and return those of some replays that still are of a kind, in their order."""
+    """Lock and return the replays among these that still wait as this kind, in their order."""
     ids = [row.id for row in rows]
     statement = select(ReplayRow).where(
         col(ReplayRow.id).in_(ids), kind.make_conditions(), *make_undeleted_session_conditions(ReplayRow)

@@ -128,7 +128,7 @@ class ReplayDrainRun:
         return self._held
 
     def release(self) -> None:
-        """End the processes and the renewals, and give the lease back."""
+        """End the processes and the renewals, and release the lease."""
         self._computation.end()
         self._searches.end()
         if self._keeper is not None:
@@ -182,7 +182,7 @@ class ReplayDrainRun:
             except Unavailable:
                 self._pauses.add_pause(row)
                 continue
-            except Exception:  # a defect of ours: the run goes on with the others
+            except Exception:  # a defect of the service: the run goes on with the others
                 log.exception("recovery %s", row.id)
                 ended = fail_recovery(self._runtime, self._held, row)
             self._pauses.forget(row.id)
@@ -252,7 +252,7 @@ class ReplayDrainRun:
             for entry in computed:
                 self._pauses.add_pause(entry.row)
             return
-        except Exception as error:  # a defect of ours: the run goes on with the others
+        except Exception as error:  # a defect of the service: the run goes on with the others
             if len(computed) > 1:
                 for entry in computed:
                     self._store([entry])

@@ -157,7 +157,7 @@ def _list_css_related_elements(element: DomElement, combinator: str, budget: Bud
     elif combinator in ("+", "~") and element.parent is not None:
         siblings = element.parent.list_elements()
         budget.spend(len(siblings))
-        earlier = siblings[: element.place - 1]
+        earlier = siblings[: element.position - 1]
         yield from reversed(earlier[-1:] if combinator == "+" else earlier)
 
 
@@ -196,9 +196,9 @@ def _has_css_attribute(element: DomElement, tree: Any, budget: Budget) -> bool:
 def _has_pseudo_class(element: DomElement, name: str, budget: Budget) -> bool:
     match name:
         case "first-child":
-            return element.place == 1
+            return element.position == 1
         case "last-child":
-            return element.place == _count_siblings(element)
+            return element.position == _count_siblings(element)
         case "only-child":
             return _count_siblings(element) == 1
         case "first-of-type":
@@ -223,7 +223,7 @@ def _is_nth_sibling(element: DomElement, tree: Any, budget: Budget) -> bool:
         step, offset = parse_series(tree.arguments)
     except ValueError as error:
         raise UnusableSelector from error
-    number = element.place if tree.name == "nth-child" else _find_position_of_type(element, budget)
+    number = element.position if tree.name == "nth-child" else _find_position_of_type(element, budget)
     if step == 0:
         return bool(number == offset)
     return (number - offset) % step == 0 and (number - offset) // step >= 0
@@ -240,4 +240,4 @@ def _find_position_of_type(element: DomElement, budget: Budget) -> int:
         return 1
     siblings = element.parent.list_elements()
     budget.spend(len(siblings))
-    return sum(1 for other in siblings[: element.place] if other.tag == element.tag)
+    return sum(1 for other in siblings[: element.position] if other.tag == element.tag)

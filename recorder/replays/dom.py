@@ -42,8 +42,8 @@ class DomElement:
     """An element: position in the tree, attributes, and its own text."""
 
     __slots__ = (
-        "attrs", "children", "depth", "end", "index", "name", "own_text", "parent", "place", "role", "scope",
-        "size", "tag", "visible",
+        "attrs", "children", "depth", "end", "index", "name", "own_text", "parent", "position", "role",
+        "scope", "size", "tag", "visible",
     )  # fmt: skip
 
     def __init__(self, tag: str, attrs: Mapping[str, Any], parent: "DomElement | None", index: int) -> None:
@@ -66,13 +66,13 @@ class DomElement:
         if parent is None:
             self.depth: int = 0
             #: Position among the elements of its parent, from 1.
-            self.place: int = 1
+            self.position: int = 1
             #: Index of the shadow root that holds the element; -1 in the document itself.
             self.scope: int = -1
             self.visible: bool = True
         else:
             self.depth = parent.depth + 1
-            self.place = parent.size = parent.size + 1
+            self.position = parent.size = parent.size + 1
             self.scope = (
                 parent.index if parent.tag == "template" and _is_dom_shadow_root(parent) else parent.scope
             )

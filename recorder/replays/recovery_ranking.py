@@ -50,7 +50,7 @@ def rank_recovery_candidates(candidates: Iterable[RecoveryCandidate]) -> list[Ra
     """
     ranked = sorted(map(_rate_candidate, candidates), key=lambda entry: entry.candidate.frame_id or "")
     ranked.sort(key=lambda entry: (entry.candidate.t_ms, entry.candidate.event_id), reverse=True)
-    ranked.sort(key=_median_of)
+    ranked.sort(key=_rank_by_median)
     ranked.sort(key=lambda entry: -entry.score)
     return ranked
 
@@ -77,6 +77,6 @@ def _rate_candidate(candidate: RecoveryCandidate) -> RankedCandidate:
     )
 
 
-def _median_of(entry: RankedCandidate) -> float:
+def _rank_by_median(entry: RankedCandidate) -> float:
     median = entry.candidate.median_recovery_ms
     return math.inf if median is None else median

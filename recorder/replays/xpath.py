@@ -91,7 +91,7 @@ def _list_axis_elements(
             case _:
                 siblings = context.parent.list_elements() if context.parent else [context]
                 is_later = step.axis == "following-sibling"
-                nodes = siblings[context.place :] if is_later else siblings[: context.place - 1][::-1]
+                nodes = siblings[context.position :] if is_later else siblings[: context.position - 1][::-1]
     budget.spend(len(nodes) + 1)
     return [node for node in nodes if node.scope == -1 and step.tag in ("*", node.tag)]
 

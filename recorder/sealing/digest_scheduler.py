@@ -17,7 +17,7 @@ from recorder.sealing.digest_messages import (
     FromWorker,
     PictureDigestMessage,
 )
-from recorder.sealing.digest_rotation import SubmissionRotation
+from recorder.sealing.digest_queue import SubmissionQueue
 from recorder.sealing.digest_submissions import (
     OVER_BUDGET,
     Digest,
@@ -45,7 +45,7 @@ class DigestScheduler:
         # Large pictures take half of the workers, which also bounds the memory of all.
         self._max_large = max(1, processes // 2)
         self.workers: list[DigestWorkerHandle] = []
-        self._rotation = SubmissionRotation()
+        self._queue = SubmissionQueue()
         self._cache = DigestSubmissionCache()
         #: Number of workers that died while they computed a content, by its key.
         self._deaths: LRUCache[str, int] = LRUCache(_DEATHS_KEPT)
@@ -72,7 +72,7 @@ class DigestScheduler:
         try:
             while not self._is_stopping.is_set():
                 while self._incoming:
-                    self._rotation.add(self._incoming.popleft())
+                    self._queue.add(self._incoming.popleft())
                 self._begin_items()
                 self._receive_messages()
         finally:
@@ -81,7 +81,7 @@ class DigestScheduler:
             held = [task.submission for tasks in self._under_way.values() for task in tasks]
             held += [worker.item.submission for worker in self.workers if worker.item is not None]
             self.workers.clear()
-            for submission in [*held, *self._rotation, *self._incoming]:
+            for submission in [*held, *self._queue, *self._incoming]:
                 if self._is_stopping.is_set():
                     submission.future.cancel()
                 submission.fail(failure)
@@ -130,8 +130,8 @@ class DigestScheduler:
             worker.begin(item)
 
     def _next_item(self) -> DigestSubmissionItem | None:
-        """Return the next item with unknown contents, from each workspace in rotation."""
-        while (item := self._rotation.take_item(self._may_begin_digest)) is not None:
+        """Return the next item with unknown contents, of the workspaces in turn."""
+        while (item := self._queue.take_item(self._may_begin_digest)) is not None:
             if item.submission.is_over:
                 self._release_tasks(item.tasks)
                 continue
@@ -246,7 +246,7 @@ class DigestScheduler:
             self._release_tasks(item.tasks)
             return
         item.submission.items.appendleft(item)
-        self._rotation.add(item.submission)
+        self._queue.add(item.submission)
 
     def _complete_task(self, task: DigestSubmissionTask, digest: Digest) -> None:
         """Store a computed digest for this task and for the tasks that wait for it."""

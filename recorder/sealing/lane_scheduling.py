@@ -1,6 +1,6 @@
-"""Scheduling of one sealing run: its permit, and the lane that it works on. Design §3.
+"""Scheduling of one sealing run: its run lease, and the lane that it works on. Design §3.
 
-Permit and lane are leases, which a thread renews: one portion of work may take longer than a lease lasts.
+A thread renews the run lease and that of the lane: one portion of work may take longer than a lease lasts.
 """
 
 import threading
@@ -53,7 +53,7 @@ class LaneScheduler:
         paused: lanes whose batches the run paused, with the fences of their leases at that time. The run can
             resume a batch as long as no other run takes the lane.
         stopping: set it to end after the portion at hand.
-        has_lost_permit: whether another run took this run's permit after it was not renewed in time.
+        has_lost_run_lease: whether another run took this run's lease after it was not renewed in time.
         times: times between lanes and between attempts.
     """
 
@@ -70,31 +70,31 @@ class LaneScheduler:
         self.current: LaneWork | None = None
         self.paused: dict[Lane, int] = {}
         self.stopping = stopping or threading.Event()
-        self.has_lost_permit = False
+        self.has_lost_run_lease = False
         self._runtime, self._owner, self._batch_limits = runtime, owner, batch_limits
         self._runs = runtime.settings.seal_runs
         self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
-        self._permit: HeldLease | None = None
+        self._run_lease: HeldLease | None = None
         self._keeper = LeaseKeeper(
             runtime.database, self._list_leases, every_s=self._lease_ms / 3000, on_loss=self._note_loss
         )
 
-    def take_permit(self) -> bool:
-        """Take a permit to seal; return False if all are taken."""
+    def take_run_lease(self) -> bool:
+        """Take a run lease; return False if all are taken."""
         with self._runtime.database.transaction(write=True) as db:
-            self._permit = lanes.take_permit(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
-        if self._permit is not None:
+            self._run_lease = lanes.take_run_lease(db, self._owner, runs=self._runs, ttl_ms=self._lease_ms)
+        if self._run_lease is not None:
             self._keeper.start()
-        return self._permit is not None
+        return self._run_lease is not None
 
     def close(self) -> None:
-        """Release the lane and the permit."""
+        """Release the lane and the run lease."""
         self._keeper.stop()
         with suppress(Unavailable):
             self.pause()
-            if self._permit is not None:
+            if self._run_lease is not None:
                 with self._runtime.database.transaction(write=True) as db:
-                    self._permit.release(db)
+                    self._run_lease.release(db)
         self._keeper.join()
 
     def take_lane(self) -> LaneWork | None:
@@ -198,13 +198,13 @@ class LaneScheduler:
 
     def _list_leases(self) -> list[HeldLease]:
         work = self.current
-        leases = (self._permit, work.lease if work is not None else None)
+        leases = (self._run_lease, work.lease if work is not None else None)
         return [lease for lease in leases if lease is not None]
 
     def _note_loss(self, lease: HeldLease) -> None:
         # The loss of a lane is detected when its batch is marked.
-        if lease is self._permit:
-            self.has_lost_permit = True
+        if lease is self._run_lease:
+            self.has_lost_run_lease = True
             self.stopping.set()
 
 

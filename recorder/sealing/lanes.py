@@ -1,7 +1,7 @@
-"""Lanes of sealing: the lanes that wait, the choice of the next one, permits to seal, changes of slots.
+"""Lanes of sealing: the lanes that wait, the choice of the next one, run leases, changes of sealing slots.
 
-A lane is one workspace, mode and slot; its sessions are sealed in one order. A permit is one of the
-`RECORDER_SEAL_RUNS` leases that let a run seal beside others. Design §3.
+A lane is one workspace, mode and sealing slot; its sessions are sealed in one order. A run seals while it
+holds one of the `RECORDER_SEAL_RUNS` run leases. Design §3.
 """
 
 from collections import Counter
@@ -17,10 +17,10 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.errors import Conflict
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.models.operations import LeaseRow, SealBatchRow, SealCounterRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import DeploymentRow
-from recorder.rotation import compute_workspace_share
 from recorder.sealing import breaker
 from recorder.storage.conditions import in_tenant
 from recorder.storage.deployment import compute_sealing_slot
@@ -31,7 +31,7 @@ from recorder.tenant import Tenant
 _LANE_PREFIX = "seal:"
 # Runs choose their lane one after the other, so that a workspace cannot take more lanes than it may.
 _CHOICE_LEASE = "seal-choice"
-_PERMIT_PREFIX = "seal-run:"
+_RUN_LEASE_PREFIX = "seal-run:"
 # As text, so that the partial index serves it.
 _IS_OPEN = text("state <> 'done'")
 #: More failures than a session can have.
@@ -101,19 +101,19 @@ def list_open_lane_batches(
     return list(db.exec(statement.limit(limit)))
 
 
-def take_permit(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
-    """Take the first free permit to seal; return None if all are taken."""
+def take_run_lease(db: DbSession, owner: str, *, runs: int, ttl_ms: int) -> HeldLease | None:
+    """Take the first free run lease; return None if all are taken."""
     for number in range(runs):
-        lease = hold_lease(db, f"{_PERMIT_PREFIX}{number}", owner, ttl_ms=ttl_ms)
+        lease = hold_lease(db, f"{_RUN_LEASE_PREFIX}{number}", owner, ttl_ms=ttl_ms)
         if lease is not None:
             return lease
     return None
 
 
 def list_sealing_runs(db: DbSession) -> list[str]:
-    """Return the names of the runs that hold a permit now."""
+    """Return the names of the runs that hold a run lease now."""
     statement = select(LeaseRow.owner).where(
-        col(LeaseRow.name).startswith(_PERMIT_PREFIX),
+        col(LeaseRow.name).startswith(_RUN_LEASE_PREFIX),
         make_unexpired_condition(clock.now_ms()),
     )
     return list(db.exec(statement))
@@ -189,7 +189,7 @@ def list_ready_lanes(
 def list_takeable_lanes(
     db: DbSession, owner: str, ready: Sequence[tuple[Lane, datetime]], *, runs: int
 ) -> list[Lane]:
-    """Return those of the ready lanes that the run may take now, in their order.
+    """Return the ready lanes that the run may take now, in their order.
 
     While other workspaces wait, one workspace holds at most half of the runs' lanes (at least one);
     otherwise all but one.
@@ -258,7 +258,7 @@ def _choose_free_lanes(
 
 
 def _list_lanes_with_fences(db: DbSession, fences: Mapping[Lane, int]) -> set[Lane]:
-    """Return those of some lanes whose leases have the given fences."""
+    """Return the lanes whose leases have the given fences."""
     if not fences:
         return set()
     names = [lane.name for lane in fences]
@@ -285,13 +285,13 @@ class LanesOpen(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "The slots cannot be changed while a batch is open. Let the service run until all stopped "
-            "sessions are sealed, stop it, and try again."
+            "The sealing slots cannot be changed while a sealing batch is open. Let the service run until "
+            "all stopped sessions are sealed, stop it, and try again."
         )
 
 
 def change_sealing_slots(db: DbSession, slots: int) -> int:
-    """Divide the workflows of each workspace and mode into another number of slots.
+    """Divide the workflows of each workspace and mode into another number of sealing slots.
 
     The numbers of the new lanes go on above those of all old lanes of their workspace and mode, so that
     `seal_seq` rises within a workflow and the lake takes each batch.

@@ -109,7 +109,7 @@ _IDS = 500
 
 
 def read_waiting_rows_for_portions(db: DbSession, session_ids: Sequence[str]) -> dict[str, SessionRow]:
-    """Return those of the sessions that still wait to be sealed, by id."""
+    """Return the sessions among these that still wait to be sealed, by id."""
     rows: dict[str, SessionRow] = {}
     for part in _split_ids(session_ids):
         statement = select(SessionRow).where(

@@ -112,16 +112,16 @@ class Sealer:
         return self._scheduler.stopping
 
     @property
-    def has_lost_permit(self) -> bool:
-        """Return whether another run took this run's permit after it was not renewed in time."""
-        return self._scheduler.has_lost_permit
+    def has_lost_run_lease(self) -> bool:
+        """Return whether another run took this run's lease after it was not renewed in time."""
+        return self._scheduler.has_lost_run_lease
 
     def take(self) -> bool:
-        """Take a permit to seal; return False if all permits are taken."""
-        return self._scheduler.take_permit()
+        """Take a run lease; return False if all run leases are taken."""
+        return self._scheduler.take_run_lease()
 
     def release(self) -> None:
-        """Release the lane and the permit."""
+        """Release the lane and the run lease."""
         self._writers.shutdown()
         self._digests.close()
         self._scheduler.close()
@@ -342,7 +342,7 @@ def open_sealer(
     portion_limits: PortionLimits | None = None,
     stopping: threading.Event | None = None,
 ) -> Iterator[Sealer | None]:
-    """Open a sealer that holds a permit; yield None if all permits are taken."""
+    """Open a sealer that holds a run lease; yield None if all run leases are taken."""
     _load_libraries()
     sealer = Sealer(
         runtime,

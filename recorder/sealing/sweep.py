@@ -32,7 +32,7 @@ from recorder.storage.deployment import queue_session_in_deployment_slot
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind, LakePartition
 from recorder.storage.waiting_rows import WaitingRows
 from recorder.tenant import Tenant
-from recorder.workspace_turns import WorkspaceTurns
+from recorder.workspace_scheduler import WorkspaceScheduler
 
 log = logging.getLogger("recorder.sealing")
 
@@ -113,25 +113,25 @@ class _SweepPass:
 
     def run(self, longest_s: float) -> SweepCounts:
         """Give each workspace its turns until all are done, or the time is up."""
-        ends_s, turns = time.monotonic() + longest_s, WorkspaceTurns()
+        ends_s, scheduler = time.monotonic() + longest_s, WorkspaceScheduler()
         with self._runtime.database.transaction(write=False) as db:
             # A killed run left some.
             self._swept = _list_sweeps(db)
             waiting = dict.fromkeys([*self._swept, *_WAITING.list_tenants(db)])
-        while (tenant := turns.choose(list(waiting))) is not None:
+        while (tenant := scheduler.choose(list(waiting))) is not None:
             began_s = time.monotonic()
             if began_s >= ends_s:
                 self._counts.is_cut = True
                 break
             has_more = False
             with log_sweep_error(f"the sweep of {tenant}"):
-                has_more = self._take_turn(tenant)
+                has_more = self._sweep_next_sessions(tenant)
             if not has_more:
                 del waiting[tenant]
-            turns.add_time(tenant, time.monotonic() - began_s)
+            scheduler.add_time(tenant, time.monotonic() - began_s)
         return self._counts
 
-    def _take_turn(self, tenant: Tenant) -> bool:
+    def _sweep_next_sessions(self, tenant: Tenant) -> bool:
         """Delete hot rows of a workspace, or compare its next sessions; return False if there are none."""
         if tenant in self._swept:
             self._delete_rows(tenant)

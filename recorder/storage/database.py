@@ -43,8 +43,9 @@ class UnknownSchema(Conflict):
 
     def __init__(self) -> None:
         super().__init__(
-            "The database was created by another release, whose data this one cannot read. Start this "
-            "release with an empty data folder (--data) or another database (RECORDER_DATABASE_URL)."
+            "The database was created by another release, whose data this one cannot read. Install that "
+            "release, or start this one with an empty data folder (--data) or another database "
+            "(RECORDER_DATABASE_URL)."
         )
 
 

@@ -45,7 +45,7 @@ def create_sqlite_engine(url: str) -> Engine:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
-    # An event, since SQLAlchemy begins a transaction at its first statement, in no function of ours.
+    # An event, since SQLAlchemy begins a transaction at its first statement, in no function of the service.
     @event.listens_for(engine, "begin")
     def _begin_transaction(connection: Any) -> None:
         write = connection.get_execution_options().get("recorder_write", False)

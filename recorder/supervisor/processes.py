@@ -39,7 +39,7 @@ class Command:
     environment: Mapping[str, str]
     log: Path
     is_ready: Callable[[], bool]
-    #: Whether the process shows a sign of life; takes half of the allowed silence at most.
+    #: Return whether the process answers its probe; takes half of the allowed silence at most.
     answers: Callable[[], bool]
 
 

@@ -66,10 +66,10 @@ def rotate_service_log(path: Path, *, most_bytes: int = LOG_BYTES) -> bool:
         _cut_service_log(path)
         return False
     for number in range(OLD_LOGS - 1, 0, -1):
-        older = _rotated_log_path(path, number)
+        older = _make_rotated_log_path(path, number)
         if older.exists():
-            older.replace(_rotated_log_path(path, number + 1))
-    copy.replace(_rotated_log_path(path, 1))
+            older.replace(_make_rotated_log_path(path, number + 1))
+    copy.replace(_make_rotated_log_path(path, 1))
     os.truncate(path, 0)
     return True
 
@@ -110,5 +110,5 @@ def close_service_log(handler: logging.Handler) -> None:
     handler.close()
 
 
-def _rotated_log_path(path: Path, number: int) -> Path:
+def _make_rotated_log_path(path: Path, number: int) -> Path:
     return path.with_name(f"{path.name}.{number}")

@@ -29,7 +29,7 @@ _AS_STORED = set(Delivery.model_fields) - {"request", "next_attempt_at"}
 
 
 def find_delivery(db: DbSession, tenant: Tenant, webhook_id: str, delivery_id: str) -> Delivery:
-    """Return a record of a webhook.
+    """Return a delivery of a webhook.
 
     Raises:
         NotFound: if there is no such webhook or record.
@@ -41,7 +41,7 @@ def find_delivery(db: DbSession, tenant: Tenant, webhook_id: str, delivery_id: s
 def list_deliveries(
     db: DbSession, tenant: Tenant, webhook_id: str, *, before_id: str | None, limit: int
 ) -> FetchedPage[Delivery, str]:
-    """Return a page of the records of a webhook, newest first, those older than `before_id`.
+    """Return a page of the deliveries of a webhook, newest first, those older than `before_id`.
 
     Records about deleted sessions are left out; after many of them a page ends early.
 
@@ -69,7 +69,7 @@ def list_deliveries(
 
 
 def redeliver(db: DbSession, tenant: Tenant, origin: Origin, webhook_id: str, delivery_id: str) -> Delivery:
-    """Send the payload of a record again, under a fresh delivery id and on the same schedule.
+    """Send the payload of a delivery again, under a fresh delivery id and on the same schedule.
 
     Raises:
         NotFound: if there is no such webhook or record.

@@ -52,13 +52,13 @@ _GATHER_S = 0.02
 _EMPTY_QUEUE_MS = 1_000
 # Pause after a failed query.
 _AWAY_S = 1.0
-# Longest pause between two turns while there is more to do.
+# Longest pause between two passes while there is more to do.
 _LONGEST_PAUSE_S = 0.1
 _GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
-class _LoopTurn:
+class _LoopPass:
     """Result of one transaction of the loop."""
 
     claims: list[DeliveryClaim] = field(default_factory=list)
@@ -101,56 +101,56 @@ class DeliveryLoop:
         self._grace_s = grace_s
         self._sweep = DeliveryCleanup(database)
         self._tasks: set[asyncio.Task[None]] = set()
-        #: Attempts that ended since the last turn; it frees their slots.
+        #: Attempts that ended since the last pass; it frees their slots.
         self._ended: list[tuple[DeliveryClaim, OutboundExchange]] = []
         self._has_ended = asyncio.Event()
         #: Outcomes that are not stored yet.
         self._outcomes: list[DeliveryResult] = []
-        self._turned_at = time.monotonic()
+        self._pass_began_s = time.monotonic()
 
     @property
-    def turn_s(self) -> float:
-        """Seconds since the last turn began."""
-        return time.monotonic() - self._turned_at
+    def pass_s(self) -> float:
+        """Seconds since the last pass began."""
+        return time.monotonic() - self._pass_began_s
 
     async def run(self, stop: asyncio.Event) -> None:
         """Deliver until `stop` is set; attempts under way then get a few seconds."""
         stopping = asyncio.ensure_future(stop.wait())
         try:
             while not stop.is_set():
-                self._turned_at = time.monotonic()
-                turn = await self._run_turn(self._visit_database)
-                for claim in turn.claims:
+                self._pass_began_s = time.monotonic()
+                result = await self._run_pass(self._visit_database)
+                for claim in result.claims:
                     self._start_attempt(claim)
-                if not turn.has_more:
+                if not result.has_more:
                     await self._wait_for_work(stopping)
                 elif self._database.is_sqlite:
                     # Writers of other processes try again from time to time, and must find the lock free.
-                    await asyncio.sleep(min(self.turn_s, _LONGEST_PAUSE_S))
+                    await asyncio.sleep(min(self.pass_s, _LONGEST_PAUSE_S))
         finally:
             stopping.cancel()
             await self._finish_attempts()
 
-    async def _run_turn(self, visit: Callable[[list[DeliveryResult]], _LoopTurn]) -> _LoopTurn:
+    async def _run_pass(self, visit: Callable[[list[DeliveryResult]], _LoopPass]) -> _LoopPass:
         """Store outcomes and claim attempts; keep the outcomes while the database does not answer."""
         ended, self._ended = self._ended, []
         for claim, exchange in ended:
             self._slots.end(claim, is_success=exchange.is_success, duration_ms=exchange.duration_ms)
             self._outcomes.append(DeliveryResult(claim.id, claim.begun_ms, exchange))
         try:
-            turn = await anyio.to_thread.run_sync(visit, self._outcomes)
+            result = await anyio.to_thread.run_sync(visit, self._outcomes)
         except Unavailable:
             log.warning("the database does not answer; deliveries wait")
             await asyncio.sleep(_AWAY_S)
-            return _LoopTurn()
+            return _LoopPass()
         self._outcomes = []
-        return turn
+        return result
 
-    def _visit_database(self, outcomes: list[DeliveryResult]) -> _LoopTurn:
+    def _visit_database(self, outcomes: list[DeliveryResult]) -> _LoopPass:
         """Store outcomes, dispatch events and claim attempts in one transaction."""
         self._sweep.step()
         if not outcomes and not self._has_work(clock.now()):
-            return _LoopTurn()
+            return _LoopPass()
         with self._database.transaction(write=True) as db:
             # It may have waited as long for the database's lock as an attempt has time.
             now = clock.now()
@@ -164,7 +164,7 @@ class DeliveryLoop:
         for webhook_id in claimed.empty:
             self._slots.rest(webhook_id, clock.to_ms(now) + _EMPTY_QUEUE_MS)
         is_full = len(claimed.claims) == _BATCH < self._slots.free
-        return _LoopTurn(claimed.claims, has_more or is_full or claimed.has_cleared)
+        return _LoopPass(claimed.claims, has_more or is_full or claimed.has_cleared)
 
     def _has_work(self, now: datetime) -> bool:
         """Return whether a write transaction would find something to do."""
@@ -202,16 +202,16 @@ class DeliveryLoop:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._run_turn(self._store_outcomes)
+        await self._run_pass(self._store_outcomes)
 
-    def _store_outcomes(self, outcomes: list[DeliveryResult]) -> _LoopTurn:
+    def _store_outcomes(self, outcomes: list[DeliveryResult]) -> _LoopPass:
         with self._database.transaction(write=True) as db:
             settle_delivery_attempts(db, self._schedule, outcomes, now=clock.now())
-        return _LoopTurn()
+        return _LoopPass()
 
 
-# A turn may wait thirty seconds for the database's lock without being stuck.
-_LONGEST_TURN_S = 60.0
+# A pass may wait thirty seconds for the database's lock without being stuck.
+_LONGEST_PASS_S = 60.0
 _BEAT_S = 1.0
 
 
@@ -251,6 +251,6 @@ async def _run_loop_until_signal(loop: DeliveryLoop, pulse: Path | None) -> None
 
 async def _beat_for_delivery_loop(loop: DeliveryLoop, pulse: Path) -> None:
     while True:
-        if loop.turn_s < _LONGEST_TURN_S:
+        if loop.pass_s < _LONGEST_PASS_S:
             write_heartbeat(pulse)
         await asyncio.sleep(_BEAT_S)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from recorder.rotation import FairTurns, compute_workspace_share
+from recorder.fair_scheduling import LeastCostScheduler, compute_workspace_share
 
 #: A success within this time allows its webhook one more attempt under way. A webhook whose last attempt took
 #: longer is slow.
@@ -62,7 +62,7 @@ class DeliverySlots:
         self._of_webhook: Counter[str] = Counter()
         self._of_workspace: Counter[str] = Counter()
         #: Attempts that the workspaces began, and their durations.
-        self._turns = FairTurns[str]()
+        self._scheduler = LeastCostScheduler[str]()
         #: Number of the last attempt that was allotted to a webhook.
         self._last_turn: dict[str, int] = {}
         self._turn = 0
@@ -94,15 +94,15 @@ class DeliverySlots:
         ):
             if self._has_room(queue, given, of_workspace):
                 queues_of[queue.workspace_id].append(queue)
-        self._turns.set_waiting(queues_of)
-        waiting = {workspace_id: queues_of[workspace_id] for workspace_id in self._turns.sort_waiting()}
-        while left and (workspace_id := self._turns.find_next(waiting)) is not None:
+        self._scheduler.set_waiting(queues_of)
+        waiting = {workspace_id: queues_of[workspace_id] for workspace_id in self._scheduler.sort_waiting()}
+        while left and (workspace_id := self._scheduler.find_next(waiting)) is not None:
             queue = waiting[workspace_id].popleft()
             busy = self._of_webhook[queue.webhook_id] + given[queue.webhook_id]
             is_slow = self._count_slow(queue.webhook_id, busy + 1) > self._count_slow(queue.webhook_id, busy)
             has_slot = not is_slow or of_slow < self._of_slow_webhooks
             if has_slot and self._has_room(queue, given, of_workspace):
-                self._take_turn(queue)
+                self._count_turn(queue)
                 of_slow += is_slow
                 given[queue.webhook_id] += 1
                 of_workspace[workspace_id] += 1
@@ -125,7 +125,7 @@ class DeliverySlots:
     def end(self, attempt: ScheduledForWebhook, *, is_success: bool, duration_ms: int) -> None:
         """Count an attempt that ended with its cost, and adapt the allowance of its webhook."""
         webhook_id = attempt.webhook_id
-        self._turns.add_cost(attempt.workspace_id, duration_ms / _COST_MS)
+        self._scheduler.add_cost(attempt.workspace_id, duration_ms / _COST_MS)
         _limit_scheduling_cache(self._last_ms)
         self._last_ms[webhook_id] = duration_ms
         for counts, name in ((self._of_webhook, webhook_id), (self._of_workspace, attempt.workspace_id)):
@@ -139,11 +139,11 @@ class DeliverySlots:
         elif duration_ms <= QUICK_MS:
             self._allowed[webhook_id] = min(self._of_one_webhook, allowed + 1)
 
-    def _take_turn(self, queue: WebhookQueue) -> None:
+    def _count_turn(self, queue: WebhookQueue) -> None:
         _limit_scheduling_cache(self._last_turn)
         self._turn += 1
         self._last_turn[queue.webhook_id] = self._turn
-        self._turns.add_cost(queue.workspace_id, 1)
+        self._scheduler.add_cost(queue.workspace_id, 1)
 
     def _has_room(self, queue: WebhookQueue, given: Counter[str], of_workspace: Counter[str]) -> bool:
         allowed = min(self._of_one_webhook, self._allowed.get(queue.webhook_id, _FIRST_ALLOWANCE))

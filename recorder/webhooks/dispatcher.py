@@ -11,9 +11,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col
 
 from recorder import clock, limits
+from recorder.fair_scheduling import LeastCostScheduler
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
-from recorder.rotation import FairTurns
 from recorder.webhooks.outbox import encode_outbox_event, make_outbox_attempt
 from recorder.webhooks.pending_counts import PendingCounts
 from recorder.webhooks.subscriptions import SKIPPED_FOR
@@ -64,7 +64,7 @@ class OutboxDispatcher:
 
     def __init__(self, *, most_pending: int = limits.PENDING_DELIVERIES) -> None:
         self._most_pending = most_pending
-        self._turns = FairTurns[str]()
+        self._scheduler = LeastCostScheduler[str]()
         self._pending = PendingCounts()
 
     def dispatch(self, db: DbSession) -> bool:
@@ -77,17 +77,17 @@ class OutboxDispatcher:
             Whether more may be waiting.
         """
         waiting = list(db.connection().execute(_WAITING_WORKSPACES).scalars())
-        self._turns.set_waiting(waiting)
-        chosen = self._turns.sort_waiting()[:_EVENTS]
+        self._scheduler.set_waiting(waiting)
+        chosen = self._scheduler.sort_waiting()[:_EVENTS]
         batch = _DispatchBatch()
         share = _EVENTS // max(1, len(chosen))
         queues = {key: self._dispatch_workspace(db, batch, key, limit=share) for key in chosen}
-        while len(batch.attempts) < _ATTEMPTS and (key := self._turns.find_next(queues)) is not None:
+        while len(batch.attempts) < _ATTEMPTS and (key := self._scheduler.find_next(queues)) is not None:
             cost = next(queues[key], None)
             if cost is None:
                 del queues[key]
             else:
-                self._turns.add_cost(key, cost)
+                self._scheduler.add_cost(key, cost)
         batch.store(db)
         self._pending.add(attempt["webhook_id"] for attempt in batch.attempts)
         return batch.has_more or bool(queues) or len(waiting) > len(chosen)

@@ -15,7 +15,7 @@ from api.gate.endpoints import ENDPOINTS
 from recorder.ids import new_id
 from tests.support.factories import Caller, Service, event, footprint, frame
 from tests.support.openapi_requests import Field, Request, fill, find_fields, operations
-from tests.support.workspace_contents import Place, make_place
+from tests.support.workspace_contents import TenantContents, make_tenant_contents
 
 SCOPES = ("read", "write", "admin", "write replay:live")
 STRANGERS = ("another workspace", "another workspace, test mode", "test mode of the same workspace")
@@ -54,25 +54,25 @@ def document(service: Service) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def owner(service: Service) -> Place:
+def owner(service: Service) -> TenantContents:
     """Tenant whose objects the others request."""
-    return make_place(service, "owner")
+    return make_tenant_contents(service, "owner")
 
 
 @pytest.fixture(scope="module")
-def places(service: Service, owner: Place) -> dict[str, Place]:
+def places(service: Service, owner: TenantContents) -> dict[str, TenantContents]:
     """The others, each with things of its own."""
-    elsewhere = make_place(service, "other")
+    elsewhere = make_tenant_contents(service, "other")
     elsewhere_id, here_id = elsewhere.admin.key.workspace_id, owner.admin.key.workspace_id
     return {
         STRANGERS[0]: elsewhere,
-        STRANGERS[1]: make_place(service, "tests", "test", elsewhere_id),
-        STRANGERS[2]: make_place(service, "trial", "test", here_id),
+        STRANGERS[1]: make_tenant_contents(service, "tests", "test", elsewhere_id),
+        STRANGERS[2]: make_tenant_contents(service, "trial", "test", here_id),
     }
 
 
 @pytest.fixture(scope="module")
-def lists(document: dict[str, Any], places: dict[str, Place]) -> dict[tuple[str, str], str]:
+def lists(document: dict[str, Any], places: dict[str, TenantContents]) -> dict[tuple[str, str], str]:
     """Every list as each of them sees it, before anybody names what is not theirs."""
     paths = [
         path
@@ -91,7 +91,9 @@ def lists(document: dict[str, Any], places: dict[str, Place]) -> dict[tuple[str,
 
 
 @pytest.fixture(scope="module")
-def strangers(places: dict[str, Place], lists: dict[tuple[str, str], str]) -> dict[str, Place]:
+def strangers(
+    places: dict[str, TenantContents], lists: dict[tuple[str, str], str]
+) -> dict[str, TenantContents]:
     """The others, free to ask."""
     return places
 
@@ -110,7 +112,7 @@ def mask_values(answer: Any, value: str) -> tuple[int, list[tuple[str, str]], st
     return answer.status_code, kept, text
 
 
-def missing_like(field: Field, location: Place) -> str:
+def missing_like(field: Field, location: TenantContents) -> str:
     """Return an id of the same form that does not exist."""
     if field.kind == "workflow":
         return "nobodys_work"
@@ -119,7 +121,7 @@ def missing_like(field: Field, location: Place) -> str:
     return new_id(_MISSING[field.kind])
 
 
-def foreign_like(field: Field, owner: Place) -> str:
+def foreign_like(field: Field, owner: TenantContents) -> str:
     """The owner's id, or the cursor of the owner's own list."""
     if field.kind != "cursor":
         return owner.ids[field.kind]
@@ -130,7 +132,7 @@ def foreign_like(field: Field, owner: Place) -> str:
     return cursor
 
 
-def fresh_ids(field: Field, location: Place) -> dict[str, str]:
+def fresh_ids(field: Field, location: TenantContents) -> dict[str, str]:
     """A session of its own for each body, so that no request meets what another one left."""
     if field.where != "body" or "{session_id}" not in field.path:
         return {}
@@ -149,7 +151,11 @@ def test_every_field_that_names_something_is_found(document: dict[str, Any]) -> 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_foreign_id_answers_like_a_missing_one(
-    document: dict[str, Any], owner: Place, strangers: dict[str, Place], who: str, scope: str
+    document: dict[str, Any],
+    owner: TenantContents,
+    strangers: dict[str, TenantContents],
+    who: str,
+    scope: str,
 ) -> None:
     outsider = strangers[who]
     service, key = owner.admin.service, outsider.admin.key
@@ -168,7 +174,7 @@ def test_a_foreign_id_answers_like_a_missing_one(
 
 
 def test_an_id_in_the_path_of_somebody_else_is_never_answered(
-    document: dict[str, Any], owner: Place, strangers: dict[str, Place]
+    document: dict[str, Any], owner: TenantContents, strangers: dict[str, TenantContents]
 ) -> None:
     statuses = {
         (str(field), who): send(
@@ -182,7 +188,7 @@ def test_an_id_in_the_path_of_somebody_else_is_never_answered(
 
 
 def test_what_strangers_send_changes_nothing_of_the_owners(
-    document: dict[str, Any], owner: Place, strangers: dict[str, Place]
+    document: dict[str, Any], owner: TenantContents, strangers: dict[str, TenantContents]
 ) -> None:
     service = owner.admin.service
     before = footprint(service.runtime)["sessions"]
@@ -197,7 +203,7 @@ def test_what_strangers_send_changes_nothing_of_the_owners(
 
 @pytest.mark.parametrize("who", STRANGERS)
 def test_a_foreign_socket_is_refused_like_a_missing_one(
-    owner: Place, strangers: dict[str, Place], who: str
+    owner: TenantContents, strangers: dict[str, TenantContents], who: str
 ) -> None:
     answers = []
     for session_id in (owner.ids["session_id"], new_id("ses")):
@@ -214,7 +220,7 @@ def test_a_foreign_socket_is_refused_like_a_missing_one(
 
 def test_ones_own_ids_are_answered(document: dict[str, Any], service: Service) -> None:
     """Else equal answers would say nothing: every request above is one that its owner may send."""
-    tenant = make_place(service, "mine")
+    tenant = make_tenant_contents(service, "mine")
     order = {"GET": 0, "POST": 1, "PATCH": 2, "DELETE": 3}
     ordered = sorted(operations(document), key=lambda item: (order[item[0]], -item[1].count("/"), item[1]))
     statuses = {}
@@ -226,7 +232,9 @@ def test_ones_own_ids_are_answered(document: dict[str, Any], service: Service) -
     assert {name: status for name, status in statuses.items() if status >= 400} == {}
 
 
-def test_an_idempotency_key_of_somebody_else_says_nothing(owner: Place, strangers: dict[str, Place]) -> None:
+def test_an_idempotency_key_of_somebody_else_says_nothing(
+    owner: TenantContents, strangers: dict[str, TenantContents]
+) -> None:
     body = {"workflow": "shared"}
     first = owner.admin.post("/v1/sessions", body, key="same-key")
     for stranger in strangers.values():
@@ -235,7 +243,7 @@ def test_an_idempotency_key_of_somebody_else_says_nothing(owner: Place, stranger
         assert answer.json()["id"] != first.json()["id"]
 
 
-def test_lists_show_ones_own_alone(owner: Place, lists: dict[tuple[str, str], str]) -> None:
+def test_lists_show_ones_own_alone(owner: TenantContents, lists: dict[tuple[str, str], str]) -> None:
     assert len({path for _, path in lists}) >= 9
     secrets = [value for kind, value in owner.ids.items() if kind != "file"]
     shown = {case: [value for value in secrets if value in text] for case, text in lists.items()}

@@ -239,7 +239,7 @@ def test_sessions_in_a_pause_hold_up_no_other_workspace(
     paused, theirs = sealed_run(caller), sealed_run(other)
     with working(caller, process) as (work, held):
         work._paused[paused] = time.monotonic() + 60
-        work._turns.add_time(change(caller.service.runtime, theirs).tenant, 60)
+        work._scheduler.add_time(change(caller.service.runtime, theirs).tenant, 60)
         assert work.take_turn(held)
         assert (shown(caller, paused), shown(other, theirs)) == (None, 1.0)
 

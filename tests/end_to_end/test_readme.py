@@ -17,7 +17,7 @@ from recorder.runtime import Runtime
 from recorder.settings import Settings
 from recorder.supervisor import run_service
 from tests.support.captured_pages import find_browser
-from tests.support.data_folders import name_places
+from tests.support.data_folders import group_files_by_holding
 from tests.support.databases import part_is_missing
 
 ROOT = Path(__file__).parents[2]
@@ -127,7 +127,7 @@ def test_the_examples_of_a_page_run(page: Path, deployment: Deployment, tmp_path
 
 
 def test_the_data_folder_of_the_deployment_has_only_files_at_listed_places(deployment: Deployment) -> None:
-    places = name_places(Path(deployment.variables["RECORDER_DATA_DIR"]))
+    places = group_files_by_holding(Path(deployment.variables["RECORDER_DATA_DIR"]))
     assert {"lake events", "lake sessions", "service logs", "Dagster's records"} <= places.keys()
 
 

@@ -37,7 +37,7 @@ from tests.support.erasure_canaries import (
 from tests.support.export_runs import folder_of
 from tests.support.factories import Caller, Service, running_app
 from tests.support.service_fixtures import caller
-from tests.support.stored_content import places_of_words, stored_places, texts_of_file
+from tests.support.stored_content import locations_of_words, stored_texts_by_location, texts_of_file
 from tests.support.webhook_receiver import Receiver
 
 __all__ = ["caller"]
@@ -107,8 +107,8 @@ NOT_SEARCHED = {
     "caches of graphs in processes": "memory; tests/memory",
     "backups": "the operator's; tests/governance/backup",
 }
-#: Prefixes of places by the name of a holding that is no table; of PostgreSQL its files are called `pages`.
-PLACES = {
+#: Prefixes of locations by the holding, if it is no table; those of PostgreSQL's files are `pages`.
+LOCATIONS = {
     "frames/": ("blobs/frames/", "cold/frames/"),
     "sealing/": ("blobs/sealing/",),
     "exports/": ("blobs/exports/",),
@@ -171,7 +171,7 @@ def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 def test_every_holding_is_searched_or_left_out_with_a_reason() -> None:
     inventory = content_inventory
-    listed = {holding.name for holding in (*inventory.TABLES, *inventory.OBJECTS, *inventory.PLACES)}
+    listed = {holding.name for holding in (*inventory.TABLES, *inventory.OBJECTS, *inventory.OTHER_HOLDINGS)}
     listed |= {f"lake {holding.name}" for holding in inventory.LAKE}
     searched = FOUND_BY_WORD.keys() | FOUND_BY_ID.keys()
     assert searched & NOT_SEARCHED.keys() == set()
@@ -191,9 +191,9 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
     with dagster_deployment(caller) as deployment:
         for people in (gone, kept):
             exports += show_in_dagster(deployment, people)
-        places_before = find_words(caller, gone, kept)
+        locations_before = find_words(caller, gone, kept)
         for people in (gone, kept):
-            require_found(caller, people, places_before)
+            require_found(caller, people, locations_before)
         sent = [count_received(receiver, person) for person in gone.everyone]
         erased = join_words(caller, gone)
         before = take_snapshot(runtime, tenant, erased)
@@ -207,11 +207,11 @@ def test_an_erasure_of_many_persons_leaves_no_byte_of_them(
         )
 
         left = find_words(caller, gone, kept)
-    assert {word: places for word, places in left.items() if re.fullmatch(erased, word)} == {}
+    assert {word: locations for word, locations in left.items() if re.fullmatch(erased, word)} == {}
     # Dagster keeps no texts of runs from before an erasure, whomever they quote.
     stores = {
         pair
-        for pair in list_stores(places_before)
+        for pair in list_stores(locations_before)
         if not re.fullmatch(erased, pair[0]) and pair[1] != "dagster"
     }
     assert stores <= list_stores(left)
@@ -241,18 +241,18 @@ def age_lake_logs(runtime: Runtime) -> None:
 
 
 def find_words(caller: Caller, *groups: People) -> dict[str, set[str]]:
-    """Return the places of each word, token and session id of persons in all stores."""
+    """Return the locations of each word, token and session id of persons in all stores."""
     runtime = caller.service.runtime
-    texts = (*stored_places(runtime), *pages_of_tables(runtime))
-    return places_of_words(texts, join_words(caller, *groups))
+    texts = (*stored_texts_by_location(runtime), *pages_of_tables(runtime))
+    return locations_of_words(texts, join_words(caller, *groups))
 
 
-def list_stores(places_by_word: dict[str, set[str]]) -> set[tuple[str, str]]:
+def list_stores(locations_by_word: dict[str, set[str]]) -> set[tuple[str, str]]:
     """Return the pairs of word and store; a page of SQLite may move from its log to its file."""
     return {
         (word, path.partition("/")[0].removesuffix("-wal"))
-        for word, places in places_by_word.items()
-        for path in places
+        for word, locations in locations_by_word.items()
+        for path in locations
     }
 
 
@@ -268,19 +268,23 @@ def pages_of_tables(runtime: Runtime) -> Iterator[tuple[str, str]]:
             yield from (("pages", text) for text in texts_of_file(path))
 
 
-def require_found(caller: Caller, people: People, places_by_word: Mapping[str, set[str]]) -> None:
-    """Require that the search finds each person in every place of the product's list that can hold them."""
+def require_found(caller: Caller, people: People, locations_by_word: Mapping[str, set[str]]) -> None:
+    """Require that the search finds each person in every holding of the inventory that can hold them."""
     for found_by, is_word in ((FOUND_BY_WORD, True), (FOUND_BY_ID, False)):
         for holding, groups in found_by.items():
-            starts = PLACES.get(holding) or (name_place(caller, holding),)
+            starts = LOCATIONS.get(holding) or (name_location(caller, holding),)
             for person in (person for group in groups for person in getattr(people, group)):
                 words = list_words(caller, person) if is_word else person.session_ids
-                places = set().union(*(places_by_word.get(word, set()) for word in words))
-                assert any(path.startswith(starts) for path in places), (holding, person, sorted(places))
+                locations = set().union(*(locations_by_word.get(word, set()) for word in words))
+                assert any(path.startswith(starts) for path in locations), (
+                    holding,
+                    person,
+                    sorted(locations),
+                )
 
 
-def name_place(caller: Caller, holding: str) -> str:
-    """Return the place of a table's rows, or of a lake table's files."""
+def name_location(caller: Caller, holding: str) -> str:
+    """Return the location of a table's rows, or of a lake table's files."""
     kind = holding.removeprefix("lake ")
     tenant = Tenant(caller.key.workspace_id, "live")
     return f"table {holding}" if kind == holding else f"lake/{tenant.workspace_id}/{tenant.mode}/{kind}/"

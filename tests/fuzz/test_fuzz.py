@@ -24,7 +24,7 @@ from tests.support.deployment_processes import ROOT
 from tests.support.factories import frame, running_app
 from tests.support.object_stores import ENVIRONMENT, running_store
 from tests.support.sealed_sessions import make_settings
-from tests.support.workspace_contents import make_place
+from tests.support.workspace_contents import make_tenant_contents
 
 #: So many on each engine; 0 for a short pass.
 CASES = int(os.environ.get("RECORDER_FUZZ_CASES", "0"))  # noqa: TID251
@@ -43,7 +43,7 @@ _SHORT = {
 def make_known(folder: Path, database_url: str) -> dict[str, str]:
     """Fill the service; return the variables for the hooks, and the key."""
     with running_app(folder, database_url) as service:
-        tenant = make_place(service, "fuzz")
+        tenant = make_tenant_contents(service, "fuzz")
         ids = {kind: [value] for kind, value in tenant.ids.items()}
         ids["path"] = ids.pop("file")
         ids["session_id"] += [tenant.admin.make_session() for _ in range(20)]

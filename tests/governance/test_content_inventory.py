@@ -10,7 +10,7 @@ from recorder.governance import content_inventory
 from recorder.governance.purging.session_content import list_content_folders
 from recorder.models.tables import METADATA
 from recorder.storage.lake_schemas import LAYOUTS
-from tests.support.data_folders import name_places
+from tests.support.data_folders import group_files_by_holding
 from tests.support.erasure_canaries import (
     dagster_deployment,
     record_people,
@@ -191,7 +191,7 @@ def test_every_file_of_a_used_data_folder_is_at_a_listed_place(caller: Caller) -
         for people in record_people(caller, subjects=1):
             show_in_dagster(deployment, people)
         write_exports(caller)
-        places = name_places(caller.service.runtime.settings.data_dir, local_exports="local/*")
+        places = group_files_by_holding(caller.service.runtime.settings.data_dir, local_exports="local/*")
     is_sqlite = caller.service.runtime.database.is_sqlite
     kinds = {f"lake {holding.name}" for holding in content_inventory.LAKE}
     used = {"frames/", "sealing/", "exports/", "hosted exports", "local exports", "Dagster's records", ""}

@@ -16,16 +16,16 @@ from recorder.live.proxy import FilteringProxy
 from recorder.net.addresses import AllowList
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.setting_parsers import LiveSandbox
+from recorder.setting_parsers import BrowserSettings
 from recorder.settings import Settings
 from tests.support.browser import find_chromium, find_readable_chromium
 from tests.support.waiting import wait_for
 
 
-def make_browser(folder: Path, live: LiveSandbox) -> Browser:
+def make_browser(folder: Path, settings: BrowserSettings) -> Browser:
     """A browser that may reach nothing."""
     proxy = FilteringProxy(ReachableHosts(()), AddressGuard(AllowList.parse(())))
-    return Browser(replace(Settings.from_env({}, data_dir=folder), live=live), proxy)
+    return Browser(replace(Settings.from_env({}, data_dir=folder), browser=settings), proxy)
 
 
 def test_the_browser_has_no_secrets_and_as_root_another_user(
@@ -33,7 +33,7 @@ def test_the_browser_has_no_secrets_and_as_root_another_user(
 ) -> None:
     monkeypatch.setenv("RECORDER_SECRET", "s3cret-of-the-deployment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret-of-the-store")
-    browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_readable_chromium()))
+    browser = make_browser(tmp_path, BrowserSettings(no_sandbox=True, chromium=find_readable_chromium()))
     try:
         browser.start((800, 600))
         assert browser.process is not None
@@ -55,7 +55,7 @@ def test_the_folder_of_a_browser_is_removed_once_it_was_killed(
     with tempfile.TemporaryDirectory(prefix="recorder-") as folder:
         Path(folder).chmod(0o755)  # the browser's user reads it
         monkeypatch.setattr(tempfile, "tempdir", folder)
-        browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_readable_chromium()))
+        browser = make_browser(tmp_path, BrowserSettings(no_sandbox=True, chromium=find_readable_chromium()))
         try:
             browser.start((800, 600))
             remove_leftover_browser_folders(older_than_s=0)
@@ -90,7 +90,7 @@ def test_a_browser_without_its_sandbox_is_a_decision_of_the_operator(tmp_path: P
     script = tmp_path / "chromium"
     script.write_text("#!/bin/sh\necho 'No usable sandbox!' >&2\nexit 1\n")
     script.chmod(0o755)
-    root = LiveSandbox(user="root", no_sandbox=True, chromium=str(script))
+    root = BrowserSettings(user="root", no_sandbox=True, chromium=str(script))
     browser = make_browser(tmp_path, root)
     try:
         with pytest.raises(NoBrowser, match="RECORDER_LIVE_NO_SANDBOX=1"):
@@ -102,7 +102,7 @@ def test_a_browser_without_its_sandbox_is_a_decision_of_the_operator(tmp_path: P
 @pytest.mark.skipif(os.geteuid() != 0, reason="the service runs as a user without rights anyway")
 @pytest.mark.parametrize("user", ["root", "no-such-user"])
 def test_root_is_no_user_for_a_browser(tmp_path: Path, user: str) -> None:
-    browser = make_browser(tmp_path, LiveSandbox(user=user, chromium=find_chromium()))
+    browser = make_browser(tmp_path, BrowserSettings(user=user, chromium=find_chromium()))
     with pytest.raises(NoBrowser, match="RECORDER_LIVE_USER"):
         browser.start((800, 600))
 
@@ -118,7 +118,7 @@ def test_an_installation_that_only_root_reads_is_said(
         folder = Path(package.__file__).parent
         private.joinpath(folder.name).symlink_to(folder)
     monkeypatch.setattr(recorder, "__file__", str(private / "recorder" / "__init__.py"))
-    browser = make_browser(tmp_path, LiveSandbox(no_sandbox=True, chromium=find_chromium()))
+    browser = make_browser(tmp_path, BrowserSettings(no_sandbox=True, chromium=find_chromium()))
     try:
         with pytest.raises(NoBrowser, match="nobody cannot start the browser: it must be able to read"):
             browser.start((800, 600))

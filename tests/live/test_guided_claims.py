@@ -49,7 +49,7 @@ def test_guided_replays_are_claimed_one_after_the_other_and_others_beside_them(c
     end(caller, first)
     assert claim(caller, asking, second) == asking
     assert claim(caller, second) is None
-    # A worker has places for several.
+    # A worker has slots for several.
     assert claim(caller, second, has_one_guided=False) == second
     end(caller, asking)
     end(caller, second)

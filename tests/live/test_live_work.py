@@ -114,12 +114,12 @@ def test_a_replay_is_claimed_once(caller: Caller) -> None:
     assert get_replay(caller, replay_id)["status"] == "running"
 
 
-def test_a_workspace_gets_half_of_the_places(caller: Caller) -> None:
+def test_a_workspace_gets_half_of_the_slots(caller: Caller) -> None:
     session_id = sealed_run(caller)
     replay_id = ask(caller, session_id)
     mine = caller.key.workspace_id
-    assert take(caller, replay_id, busy=[mine, mine], places=4) is None
-    assert take(caller, replay_id, busy=[mine, "wsp_other", "wsp_other"], places=4) is not None
+    assert take(caller, replay_id, busy=[mine, mine], slots=4) is None
+    assert take(caller, replay_id, busy=[mine, "wsp_other", "wsp_other"], slots=4) is not None
 
 
 def test_replays_of_a_suspended_workspace_wait(caller: Caller) -> None:
@@ -282,7 +282,7 @@ def test_a_poll_that_finds_no_replay_opens_no_write_transaction(
 ) -> None:
     runtime = caller.service.runtime
     replay_ids = [ask(caller, sealed_run(caller)) for _ in range(2)]
-    is_over, worker = threading.Event(), ReplayWorker(runtime, places=2)
+    is_over, worker = threading.Event(), ReplayWorker(runtime, slots=2)
     monkeypatch.setattr(worker_module, "run_claimed_replay", lambda *_: is_over.wait())
     transaction, writes = runtime.database.transaction, []
 
@@ -297,7 +297,7 @@ def test_a_poll_that_finds_no_replay_opens_no_write_transaction(
             db.add(row)
     monkeypatch.setattr(runtime.database, "transaction", note)
     assert worker._start_one("worker") and writes == [False, True]
-    # The workspace has its half of the places while its replay runs.
+    # The workspace has its half of the slots while its replay runs.
     writes.clear()
     has_started = worker._start_one("worker")
     is_over.set()
@@ -453,6 +453,6 @@ def test_a_browser_that_does_not_answer_in_time_is_ended(caller: Caller) -> None
 
 def test_a_browser_that_is_not_there_is_named(caller: Caller) -> None:
     settings = caller.service.runtime.settings
-    missing = settings.live._replace(chromium="/nowhere/chromium")
+    missing = settings.browser._replace(chromium="/nowhere/chromium")
     with pytest.raises(NoBrowser, match="RECORDER_CHROMIUM names /nowhere/chromium"):
-        find_chromium(type(settings)(**{**vars(settings), "live": missing}))
+        find_chromium(type(settings)(**{**vars(settings), "browser": missing}))

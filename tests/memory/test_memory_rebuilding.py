@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from recorder.memory.graph.graph import Graph, MicroState, StateTrace
-from recorder.memory.graph.nodes import find_live_node
+from recorder.memory.graph.nodes import find_representative_node
 from recorder.memory.graph.rebuild import RebuildInput, RebuildKind, Rebuilt, match_rebuilt_ids, rebuild
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import GraphScope, Tenant
@@ -76,7 +76,7 @@ def test_nodes_that_turn_out_to_be_one_are_merged_into_the_older() -> None:
     living = [node for node in rebuilt.graph.nodes if node.merged_into is None]
     assert (len(recorded.nodes) > 3, len(living)) == (True, 3)
     for node in rebuilt.graph.nodes:
-        assert find_live_node(rebuilt.graph.nodes, node.number) <= node.number
+        assert find_representative_node(rebuilt.graph.nodes, node.number) <= node.number
     (path,) = {rebuilt.graph.path_of(trace) for trace in trace_of.values()}
     assert path is not None and path.path_id in {path.path_id for path in recorded.paths}
 
@@ -94,7 +94,7 @@ def test_every_id_stays_known(kind: RebuildKind) -> None:
     ids = [part.node_id for part in graph.nodes] + [part.path_id for part in graph.paths]
     assert len(set(ids)) == len(ids)
     in_use = set(graph.node_index.number_of.values())
-    assert {find_live_node(graph.nodes, node.number) for node in graph.nodes} == in_use
+    assert {find_representative_node(graph.nodes, node.number) for node in graph.nodes} == in_use
 
 
 @pytest.mark.parametrize("kind", KINDS)

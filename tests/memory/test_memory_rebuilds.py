@@ -54,7 +54,7 @@ def test_readers_see_the_new_structure_and_old_ids(
     assert (report.sessions, report.version, after.version) == (30, 31, 31)
     assert report.nodes < report.nodes_before == len(before.nodes)
     assert {node.node_id for node in before.nodes} <= {node.node_id for node in after.nodes}
-    assert len({node.live for node in after.nodes}) == report.nodes == 2
+    assert len({node.representative for node in after.nodes}) == report.nodes == 2
     assert after.session_id.tolist() == before.session_id.tolist()
     # From the start to each node and to the end: whatever the nodes are, the session's time is the same.
     assert after.step_ms.tolist() == before.step_ms.tolist()
@@ -83,9 +83,9 @@ def test_sealing_goes_on_where_a_rebuild_ended(database: Database, scope: GraphS
     rebuild_graph(database, scope, "anchored")
     rows = index_sessions(database, indexer, scope, [vague(rng), make_steps("1a 2b")])
     after = read_indexed_graph(database, scope)
-    live = {node.live for node in after.nodes}
-    assert all(after.nodes[number].live == number for number in after.variant_nodes.tolist())
-    assert set(after.variant_nodes.tolist()) <= live
+    representatives = {node.representative for node in after.nodes}
+    assert all(after.nodes[number].representative == number for number in after.variant_nodes.tolist())
+    assert set(after.variant_nodes.tolist()) <= representatives
     with database.transaction(write=True) as db:
         replace_session_outcome(db, rows[0], "error")
         remove_session_from_graph(db, rows[1])

@@ -74,14 +74,14 @@ def replays(deployment: Deployment) -> list[str]:
     return [*mine, queue(deployment, other, foreign)]
 
 
-def test_the_sensor_asks_for_one_run_each_and_half_of_the_places_for_a_workspace(
+def test_the_sensor_asks_for_one_run_each_and_half_of_the_slots_for_a_workspace(
     deployment: Deployment, replays: list[str]
 ) -> None:
-    assert deployment.runtime.settings.live.places == 2
+    assert deployment.runtime.settings.browser.slots == 2
     assert asked_for(deployment) == [replays[0], replays[2]]
 
 
-def test_runs_whose_processes_are_gone_keep_no_places(
+def test_runs_whose_processes_are_gone_keep_no_slots(
     deployment: Deployment, replays: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = [make_new_run_id() for _ in range(2)]
@@ -155,7 +155,7 @@ def test_the_sensor_asks_for_one_guided_replay_at_a_time_beside_others(
     mine, theirs, _, their_full = guided
     result = request_live_replay_runs(lambda: deployment.instance, deployment.recorder)
     assert isinstance(result, dg.SensorResult) and result.run_requests is not None
-    # The workspace of the guided one has its half of the two places.
+    # The workspace of the guided one has its half of the two slots.
     assert [request.tags[REPLAY_TAG] for request in result.run_requests] == [mine, their_full]
     assert [GUIDED_TAG in request.tags for request in result.run_requests] == [True, False]
     # Dagster has begun the run, which has not claimed its replay.

@@ -131,7 +131,7 @@ def test_a_large_export_is_left_to_a_run_of_its_own(
     assert (stored.status, stored.has_own_run, stored.attempt) == ("queued", True, 0)
     assert claim(deployment, [], {}) is None
     with deployment.runtime.database.transaction(write=True) as db:
-        small_export_claims.claim_small_export_place(db, OWNER)
+        small_export_claims.take_small_export_writer_lease(db, OWNER)
     (request,) = deployment.tick()
     assert deployment.run(request).success
 
@@ -215,7 +215,7 @@ def test_an_export_that_a_killed_run_left_gets_a_run_of_its_own(deployment: Depl
             deployment.runtime, row.id, owner=OWNER, executor=LoggedProgress(InProcess(), die, every_s=0)
         )
     with deployment.runtime.database.transaction(write=True) as db:
-        small_export_claims.claim_small_export_place(db, "next run")
+        small_export_claims.take_small_export_writer_lease(db, "next run")
     assert claim(deployment, [], {}) is None
     (request,) = deployment.tick()
     deployment.run(request)
@@ -233,7 +233,7 @@ def test_only_one_run_writes_small_exports(
 ) -> None:
     row = deployment.queue()
     with deployment.runtime.database.transaction(write=True) as db:
-        assert small_export_claims.claim_small_export_place(db, "another run") is not None
+        assert small_export_claims.take_small_export_writer_lease(db, "another run") is not None
     assert writing(1).success
     assert row_of(deployment, row.id).status == "queued"
 
@@ -242,7 +242,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
     row = deployment.queue()
     log = logging.getLogger("tests")
     loop = SmallExportLoop(deployment.runtime, owner=OWNER, run_log=log, lease_ms=60_000, handover_s=1)
-    assert loop.take()
+    assert loop.take_lease()
     threading.Timer(0.4, loop.stop).start()
     finished = list(loop.write_exports(max_seconds=60, max_exports=9))
     assert [export.row.id for export in finished] == [row.id]
@@ -283,7 +283,7 @@ def jobs_of(deployment: Deployment) -> list[str | None]:
 def test_the_sensor_keeps_one_run(deployment: Deployment) -> None:
     assert jobs_of(deployment) == ["write_small_exports"]
     with deployment.runtime.database.transaction(write=True) as db:
-        small_export_claims.claim_small_export_place(db, OWNER)
+        small_export_claims.take_small_export_writer_lease(db, OWNER)
     assert jobs_of(deployment) == []
 
 
@@ -317,9 +317,9 @@ def test_a_run_that_hands_over_is_not_taken_for_lost(
     instance = deployment.instance
     old = instance.create_run_for_job(write_small_exports, status=dg.DagsterRunStatus.STARTED)
     with deployment.runtime.database.transaction(write=True) as db:
-        lease = small_export_claims.claim_small_export_place(db, old.run_id)
+        lease = small_export_claims.take_small_export_writer_lease(db, old.run_id)
         assert lease is not None
-        small_export_claims.release_small_export_place(db, lease)
+        small_export_claims.pass_on_small_export_writer_lease(db, lease)
     let_time_pass(monkeypatch)
     assert jobs_of(deployment) == ["write_small_exports"]
     result = instance.get_run_by_id(old.run_id)

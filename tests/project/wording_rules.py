@@ -22,32 +22,33 @@ SUFFIXES = {".py", ".md", ".ipynb"}
 # A docstring opens with a verb (functions) or a noun (classes, modules), never with one of these.
 OPENINGS = ("What", "Who", "Whose", "Whether", "How", "Where", "Which", "That", "When")
 
-# The first words of docstrings of the product's functions: ruff's D401 lets a noun or "For each" pass.
+# The first words of docstrings of functions: ruff's D401 lets a noun or "For each" pass.
 VERBS = frozenset(
     re.findall(
         r"\w+",
         """
     Abort Accept Add Adjust Admit Allow Answer Append Apply Archive Ask Assert Assign Attach Back Beat
-    Begin Bind Bound Break Bring Build Calculate Call Cancel Change Charge Check Choose Claim Clean
+    Begin Bind Bound Break Bring Build Calculate Call Cancel Carry Change Charge Check Choose Claim Clean
     Clear Close Collect Combine Commit Compact Compare Compile Complete Compute Configure Confirm Connect
     Consume Continue Convert Copy Count Create Credit Cut Decide Decode Decrypt Delete Deliver Derive
-    Describe Detect Disable Discard Dispatch Divide Do Download Drain Draw Drop Emit Empty Enable
-    Encrypt End Ensure Enter Erase Escape Estimate Exclude Execute Expand Extract Fail Fetch Fill Filter
-    Find Finish Fix Flush Follow Forget Format Generate Get Give Grant Group Handle Hash Have Hide Hold
-    Identify Ignore Import Index Initialize Insert Install Invalidate Iterate Join Judge Keep Kill Let
-    List Listen Load Lock Log Lower Make Mark Mask Match Measure Merge Migrate Move Name Normalize Note
-    Notify Open Override Pack Pair Parse Pass Pause Pick Pickle Plan Poll Prefer Preload Prepare Print
-    Probe Provide Prune Publish Purge Push Put Queue Raise Rank Read Rearrange Rebuild Receive Recompute
-    Record Recount Recover Refuse Register Reject Release Remember Remove Rename Renew Repeat Replace Replay
-    Report Request Reserve Reset Resolve Restart Restore Restrict Resume Retry Return Reuse Revoke
-    Rewrite Run Save Scan Schedule Seal Search Select Send Serve Set Show Shrink Simulate Skip Sort
-    Split Start Stop Store Stream Submit Subscribe Subtract Sum Summarize Sweep Switch Tag Take
-    Translate Trim Truncate Turn Undo Unlock Update Upload Use Validate Verify Visit Wait Wake Walk
-    Watch Weigh Work Wrap Write Yield
+    Describe Detect Disable Discard Dispatch Divide Do Download Drain Draw Drop Emit Empty Enable Encrypt
+    End Ensure Enter Erase Escape Estimate Exclude Execute Expand Expire Export Extract Fail Fetch Fill
+    Filter Find Finish Fix Flush Follow Forget Format Generate Get Give Grant Group Handle Hash Have Hide
+    Hold Identify Ignore Import Index Initialize Insert Install Invalidate Iterate Join Judge Keep Kill
+    Leave Let List Listen Load Lock Log Lower Maintain Make Mark Mask Match Measure Merge Migrate Move
+    Name Normalize Note Notify Open Override Pack Pair Parse Pass Pause Pick Pickle Plan Poll Prefer
+    Preload Prepare Print Probe Provide Prune Publish Purge Push Put Queue Raise Rank Read Rearrange
+    Rebuild Receive Recompute Record Recount Recover Refuse Register Reject Release Remember Remove
+    Rename Renew Repeat Replace Replay Report Request Reserve Reset Resolve Restart Restore Restrict
+    Resume Retry Return Reuse Revoke Rewrite Run Save Scan Schedule Seal Search Select Send Serve Set
+    Show Shrink Simulate Skip Sort Split Start Stop Store Stream Submit Subscribe Subtract Sum Summarize
+    Sweep Switch Tag Take Translate Trim Truncate Turn Undo Unlock Update Upload Use Validate Verify
+    Visit Wait Wake Walk Watch Weigh Work Wrap Write Yield
         """,
     )
 )
-VERB_FOLDERS = {"api", "pipelines", "recorder"}
+PRODUCT_FOLDERS = {"api", "pipelines", "recorder"}
+VERB_FOLDERS = ("api/", "pipelines/", "recorder/", "tests/support/")
 
 # "Counts of sessions" opens with a noun, "Counts sessions" with a verb, which a class has not.
 _NOUN_FOLLOWERS = frozenset(
@@ -186,8 +187,10 @@ def find_hits(root: Path, below: Iterable[Path] = ()) -> list[Hit]:
         if path.suffix == ".py":
             texts = list(_read_docstrings(trees[path])) + list(_read_error_texts(trees[path], errors))
             file_hits = [*_check_names(name, trees[path]), *_check_module_name(name)]
-            if name.partition("/")[0] in VERB_FOLDERS:
-                file_hits += [*_check_verbs(name, trees[path]), *_check_name_parts(name, trees[path])]
+            if name.startswith(VERB_FOLDERS):
+                file_hits += _check_verbs(name, trees[path])
+            if name.partition("/")[0] in PRODUCT_FOLDERS:
+                file_hits += _check_name_parts(name, trees[path])
                 file_hits += [*_check_plurals(name, trees[path]), *_check_classes(name, trees[path])]
                 file_hits += _check_lines(name, lines)
         else:

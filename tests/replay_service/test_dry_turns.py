@@ -66,7 +66,7 @@ class Turns:
         self._numbers = iter(range(1_000_000))
         monkeypatch.setattr(dry_computation, "time", SimpleNamespace(monotonic=lambda: self.now_s))
         monkeypatch.setattr(dry_computation, "read_dry_tasks", self._read)
-        process = SimpleNamespace(is_ready=True, start=lambda: None, replay_each=self._replay_each)
+        process = SimpleNamespace(is_ready=True, start=lambda: None, reply_each=self._reply_each)
         self.computation = DryComputation(cast(Runtime, None), make_process=lambda: cast(DryProcess, process))
 
     def take(self, count: int, *, store_s: dict[str, float] | None = None) -> None:
@@ -85,7 +85,7 @@ class Turns:
         together = next((n for n, row in enumerate(rows) if row.workspace_id == REFUSED), len(rows))
         return [make_task(row) for row in rows[:together]]
 
-    def _replay_each(self, tasks: Sequence[DryTask]) -> Iterator[InvalidRecording]:
+    def _reply_each(self, tasks: Sequence[DryTask], *, patience_s: float) -> Iterator[InvalidRecording]:
         for _ in tasks:
             self.now_s += COMPUTE_S
             yield InvalidRecording("No event.")

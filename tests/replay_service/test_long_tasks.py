@@ -23,11 +23,11 @@ class Session:
 class Computation:
     """Tasks that end when the test says so."""
 
-    def __init__(self, places: int) -> None:
+    def __init__(self, slots: int) -> None:
         self.done: set[str] = set()
         #: Ids of the tasks under way.
         self.running: list[str] = []
-        self.tasks: LongTasks[Session, str] = LongTasks(self.begin, places=places)
+        self.tasks: LongTasks[Session, str] = LongTasks(self.begin, slots=slots)
 
     def begin(self, row: Session) -> Generator[str | None, None, None]:
         """Yield None until the task is done."""
@@ -45,8 +45,8 @@ class Computation:
         return [outcome for _, outcome in self.tasks.advance()]
 
 
-def test_one_workspace_has_half_of_the_places_while_others_wait() -> None:
-    computation = Computation(places=2)
+def test_one_workspace_has_half_of_the_slots_while_others_wait() -> None:
+    computation = Computation(slots=2)
     for row_id in ("a1", "a2", "a3"):
         computation.tasks.add(Session(row_id))
     assert computation.advance() == [] and computation.running == ["a1", "a2"]
@@ -63,8 +63,8 @@ def test_one_workspace_has_half_of_the_places_while_others_wait() -> None:
     assert computation.advance("a3") == ["A3"] and not computation.tasks
 
 
-def test_a_workspace_that_used_less_has_no_second_place_while_another_one_waits() -> None:
-    computation = Computation(places=2)
+def test_a_workspace_that_used_less_has_no_second_slot_while_another_one_waits() -> None:
+    computation = Computation(slots=2)
     for row_id in ("b1", "b2"):
         computation.tasks.add(Session(row_id))
     computation.advance()
@@ -80,7 +80,7 @@ def test_a_workspace_that_used_less_has_no_second_place_while_another_one_waits(
 
 
 def test_a_workspace_with_many_waiting_tasks_gets_no_further_one() -> None:
-    computation = Computation(places=1)
+    computation = Computation(slots=1)
     for number in range(4):
         computation.tasks.add(Session(f"a{number}"))
     computation.tasks.add(Session("b0"))
@@ -92,7 +92,7 @@ def test_a_workspace_with_many_waiting_tasks_gets_no_further_one() -> None:
 
 
 def test_the_end_of_a_run_ends_the_tasks_under_way() -> None:
-    computation = Computation(places=2)
+    computation = Computation(slots=2)
     computation.tasks.add(Session("a1"))
     computation.advance()
     computation.tasks.end()

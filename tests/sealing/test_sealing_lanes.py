@@ -29,7 +29,7 @@ from recorder.sealing.lanes import (
     list_takeable_lanes,
     list_waiting_lanes,
     take_lane,
-    take_permit,
+    take_run_lease,
 )
 from recorder.settings import Settings
 from recorder.storage.deployment import SealingSlotsDiffer, compute_sealing_slot
@@ -300,7 +300,7 @@ def test_a_setting_that_names_other_slots_is_refused(runtime: Runtime) -> None:
         Runtime.open(replace(runtime.settings, seal_slots=4))
 
 
-def test_a_run_loads_its_libraries_before_it_takes_a_permit(tmp_path: Path) -> None:
+def test_a_run_loads_its_libraries_before_it_takes_a_run_lease(tmp_path: Path) -> None:
     program = """
 import sys
 from pathlib import Path
@@ -324,7 +324,7 @@ runtime.close()
     assert result.stdout.split() == ["networkx", "pandas", "scipy.sparse", "sklearn.neighbors"]
 
 
-def test_a_permit_lasts_as_long_as_the_longest_lease_that_the_setting_allows(
+def test_a_run_lease_lasts_as_long_as_the_longest_lease_that_the_setting_allows(
     runtime: Runtime, tmp_path: Path
 ) -> None:
     env = {"RECORDER_DATA_DIR": str(tmp_path / "data")}
@@ -333,11 +333,9 @@ def test_a_permit_lasts_as_long_as_the_longest_lease_that_the_setting_allows(
     with pytest.raises(Exception, match="240"):
         Settings.from_env({"RECORDER_SEAL_LEASE_SECONDS": "241", **env})
     with runtime.database.transaction(write=True) as db:
-        permit = take_permit(db, "a run", runs=1, ttl_ms=ttl_ms)
-    assert permit is not None
+        held = take_run_lease(db, "a run", runs=1, ttl_ms=ttl_ms)
+    assert held is not None
     with runtime.database.transaction(write=True) as db:
         # Also by a host whose clock is some seconds behind.
-        assert (
-            take_lease(db, permit.lease.name, "other", now_ms=clock.now_ms() - 30_000, ttl_ms=ttl_ms) is None
-        )
-        permit.release(db)
+        assert take_lease(db, held.lease.name, "other", now_ms=clock.now_ms() - 30_000, ttl_ms=ttl_ms) is None
+        held.release(db)

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 import zstandard
 
-from tests.support.stored_content import places_of_words, texts_of_file
+from tests.support.stored_content import locations_of_words, texts_of_file
 
 WORD = "canarywordofaperson"
 _TEXT = WORD.encode()
@@ -53,8 +53,8 @@ def write_database(path: Path) -> None:
 def test_a_word_is_found_in_every_form(tmp_path: Path, name: str, write: Callable[[Path], object]) -> None:
     path = tmp_path / name
     write(path)
-    assert places_of_words(((name, text) for text in texts_of_file(path)), WORD) == {WORD: {name}}
-    assert places_of_words(((name, text) for text in texts_of_file(path)), "another") == {}
+    assert locations_of_words(((name, text) for text in texts_of_file(path)), WORD) == {WORD: {name}}
+    assert locations_of_words(((name, text) for text in texts_of_file(path)), "another") == {}
 
 
 def test_a_word_is_found_in_the_log_of_an_open_database(tmp_path: Path) -> None:
@@ -65,4 +65,4 @@ def test_a_word_is_found_in_the_log_of_an_open_database(tmp_path: Path) -> None:
         connection.execute("INSERT INTO words VALUES (?)", (WORD,))
         connection.commit()
         log = tmp_path / "recorder.db-wal"
-        assert places_of_words((("log", text) for text in texts_of_file(log)), WORD) == {WORD: {"log"}}
+        assert locations_of_words((("log", text) for text in texts_of_file(log)), WORD) == {WORD: {"log"}}

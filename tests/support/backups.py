@@ -23,7 +23,7 @@ _SIGNED = ("manifest_url", "url", "url_expires_at", "card_url")
 
 @dataclass
 class Deployments:
-    """A running deployment, the place of its backups, and a way to addresses of empty databases."""
+    """A running deployment, the location of its backups, and a way to addresses of empty databases."""
 
     service: Service
     folder: Path
@@ -39,7 +39,7 @@ class Deployments:
         return create_backup(self.service.runtime, self.to, **options)
 
     def settings(self, name: str, **chosen: Any) -> Settings:
-        """Settings of a new deployment with the same secret."""
+        """Return the settings of a new deployment with the same secret."""
         data = self.folder / name
         made = replace(
             self.service.runtime.settings,
@@ -77,7 +77,7 @@ def serving(settings: Settings) -> Iterator[Service]:
 
 
 def with_service(caller: Caller, service: Service) -> Caller:
-    """The same key at another deployment."""
+    """Return the same key at another deployment."""
     return Caller(service, caller.key)
 
 
@@ -133,7 +133,7 @@ def problems(settings: Settings) -> list[str]:
 
 
 def files_below(folder: Path) -> dict[str, int]:
-    """Size of each file below a folder."""
+    """Return the size of each file below a folder."""
     return {
         str(path.relative_to(folder)): path.stat().st_size
         for path in sorted(folder.rglob("*"))

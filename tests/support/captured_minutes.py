@@ -37,19 +37,19 @@ class ChargedTenant:
     caller: Caller
 
     def session(self, **body: Any) -> str:
-        """A session that records: an import, whose clock is its own."""
+        """Start a session, an import, whose clock is its own; return its id."""
         [session_id] = self.sessions(1, **body)
         return session_id
 
     def sessions(self, count: int, **body: Any) -> list[str]:
-        """So many of them, made in one transaction."""
+        """Create so many sessions in one transaction; return their ids."""
         wanted = {"workflow": "pay", "start": True, "started_at": LONG_AGO, **body}
         request = SessionCreate.model_validate(wanted)
         with self.database.transaction(write=True) as db:
             return [create_session(db, self.caller.tenant, request).id for _ in range(count)]
 
     def batch(self, session_id: str, *t_ms: int, key: str | None = None, **members: Any) -> EventBatch:
-        """A batch with events at these times."""
+        """Return a batch with events at these times."""
         items = [{"t_ms": offset_ms, "type": "click", **members} for offset_ms in t_ms]
         body = orjson.dumps({"events": items})
         return check_and_pack_event_batch(
@@ -76,7 +76,7 @@ class ChargedTenant:
             return sum(db.exec(statement))
 
     def notices(self) -> list[str]:
-        """The types of the quota events that were queued, in their order."""
+        """Return the types of the quota events that were queued, in their order."""
         with self.database.transaction(write=False) as db:
             statement = select(OutboxRow.type).where(OutboxRow.subject_id == self.caller.workspace_id)
             return list(db.exec(statement.order_by(OutboxRow.id)))
@@ -89,7 +89,7 @@ class ChargedTenant:
 
 @pytest.fixture
 def make_tenant(database: Database, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes tenants; `tiny` is a tier like any other to what is tested."""
+    """Return a function that creates tenants; `tiny` is a tier like any other to what is tested."""
     monkeypatch.setitem(TIERS, TINY.name, TINY)
 
     def make(tier: Tier = TINY, mode: Any = "live") -> ChargedTenant:
@@ -102,14 +102,14 @@ def make_tenant(database: Database, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def tenant(make_tenant: Any) -> ChargedTenant:
-    """A tenant with ten minutes."""
+    """Return a tenant with ten minutes."""
     made: ChargedTenant = make_tenant()
     return made
 
 
 @pytest.fixture
 def writer(database: Database) -> Iterator[IngestWriter]:
-    """The writer of one process."""
+    """Yield the writer of one process."""
     running = IngestWriter(database)
     yield running
     running.close()
@@ -117,7 +117,7 @@ def writer(database: Database) -> Iterator[IngestWriter]:
 
 @pytest.fixture
 def other_writer(database: Database) -> Iterator[IngestWriter]:
-    """The writer of another process, with connections and locks of its own."""
+    """Yield the writer of another process, with connections and locks of its own."""
     opened = Database(database.url)
     running = IngestWriter(opened)
     yield running
@@ -126,7 +126,7 @@ def other_writer(database: Database) -> Iterator[IngestWriter]:
 
 
 def submit(*batches: tuple[IngestWriter, EventBatch]) -> list[bytes | RecorderError]:
-    """Hand batches to their writers, all at once; answers or errors in their order."""
+    """Submit batches to their writers, all at once; return answers or errors in their order."""
 
     async def run() -> list[Any]:
         waiting = [asyncio.ensure_future(writer.submit(batch)) for writer, batch in batches]
@@ -136,5 +136,5 @@ def submit(*batches: tuple[IngestWriter, EventBatch]) -> list[bytes | RecorderEr
 
 
 def codes(answers: list[bytes | RecorderError]) -> list[str]:
-    """`accepted`, or the code of the refusal."""
+    """Return `accepted`, or the code of the refusal."""
     return [answer.code if isinstance(answer, RecorderError) else "accepted" for answer in answers]

@@ -18,7 +18,7 @@ from tests.support.databases import part_is_missing
 
 
 def find_browser() -> str:
-    """The path of Chromium; without it or Playwright the test skips."""
+    """Return the path of Chromium; without it or Playwright the test skips."""
     try:
         import playwright.sync_api  # noqa: F401
     except ImportError:
@@ -28,7 +28,7 @@ def find_browser() -> str:
 
 @contextmanager
 def running_browser() -> Iterator[Any]:
-    """A browser of sync Playwright."""
+    """Yield a browser of sync Playwright."""
     path = find_browser()
     from playwright.sync_api import sync_playwright
 
@@ -41,19 +41,19 @@ def running_browser() -> Iterator[Any]:
 
 
 def read_dom(client: Client, session_id: str, frame_id: str) -> dict[str, Any]:
-    """The stored snapshot of a frame."""
+    """Return the stored snapshot of a frame."""
     call = TransportCall("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/dom", repeatable=True)
     return orjson.loads(client._transport.send(call).content)  # type: ignore[no-any-return]
 
 
 def read_picture(client: Client, session_id: str, frame_id: str) -> Image.Image:
-    """The stored picture of a frame."""
+    """Return the stored picture of a frame."""
     call = TransportCall("GET", f"/v1/sessions/{session_id}/frames/{frame_id}/image", repeatable=True)
     return Image.open(io.BytesIO(client._transport.send(call).content)).convert("RGB")
 
 
 def count_pixels(picture: Image.Image) -> tuple[int, int]:
-    """The red pixels of a picture, and the blue ones."""
+    """Return the red pixels of a picture, and the blue ones."""
     counts = [0, 0]
     for count, (red, green, blue) in picture.getcolors(picture.width * picture.height) or []:  # type: ignore[misc]
         counts[0] += count * (red > 180 and green < 90 and blue < 90)
@@ -62,7 +62,7 @@ def count_pixels(picture: Image.Image) -> tuple[int, int]:
 
 
 def read_recorded(client: Client, session_id: str) -> RecordedSession:
-    """A stored session, with the digests that sealing computes."""
+    """Return a stored session, with the digests that sealing computes."""
     events = list(client.list_events(session_id))
     frames = [_read_frame(client, session_id, frame) for frame in client.list_frames(session_id)]
     tags = [RecordedTag(tag["id"], tag["name"], tag["t_ms"]) for tag in client.list_tags(session_id)]

@@ -18,7 +18,7 @@ _Key = ec.EllipticCurvePrivateKey
 
 
 def server_context(name: str) -> ssl.SSLContext:
-    """A server's side, with a certificate of the tests' authority for this name."""
+    """Return a server's side, with a certificate of the tests' authority for this name."""
     authority, authority_key = _authority()
     key = ec.generate_private_key(ec.SECP256R1())
     certificate = _certificate(name, key, issuer=authority.subject, issuer_key=authority_key)
@@ -37,7 +37,7 @@ def server_context(name: str) -> ssl.SSLContext:
 
 
 def trusting_context() -> ssl.SSLContext:
-    """A client's side that trusts the tests' authority alone."""
+    """Return a client's side that trusts the tests' authority alone."""
     authority, _ = _authority()
     return ssl.create_default_context(cadata=authority.public_bytes(serialization.Encoding.PEM).decode())
 

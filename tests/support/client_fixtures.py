@@ -10,13 +10,13 @@ from tests.support.http_service import RunningService, running_service
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """One service for the tests of a module."""
+    """Yield one service for the tests of a module."""
     with running_service(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
 @pytest.fixture
 def client(service: RunningService) -> Iterator[Client]:
-    """A client with the first key."""
+    """Yield a client with the first key."""
     with Client(service.url, service.key) as connected:
         yield connected

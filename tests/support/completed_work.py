@@ -44,14 +44,14 @@ def once(make: Callable[[Caller], Shown]) -> Callable[[Caller], Shown]:
 
 
 def patch(caller: Caller, path: str, body: dict[str, Any]) -> Any:
-    """A PATCH that succeeds; its answer."""
+    """Send a PATCH that succeeds; return its answer."""
     answer = caller.request("PATCH", path, json=body)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def stopped_session(caller: Caller, *events: dict[str, Any], tag: str | None = None, **body: Any) -> str:
-    """A session of long ago with these events and a frame, stopped."""
+    """Return a session of long ago with these events and a frame, stopped."""
     session_id = caller.make_session(started_at=LONG_AGO, **body)
     assert caller.add_events(session_id, *(events or EVENTS)).status_code == 202
     assert caller.add_frames(session_id, frame(400)).status_code == 202
@@ -62,14 +62,14 @@ def stopped_session(caller: Caller, *events: dict[str, Any], tag: str | None = N
 
 
 def sealed_session(caller: Caller, *events: dict[str, Any], **body: Any) -> str:
-    """The same, sealed."""
+    """Return the same, sealed."""
     session_id = stopped_session(caller, *events, **body)
     seal_all(caller.service.runtime)
     return session_id
 
 
 def queued_export(caller: Caller, **body: Any) -> str:
-    """An export of one sealed session with three events, two of them actions, and a frame."""
+    """Return an export of one sealed session with three events, two of them actions, and a frame."""
     sealed_session(caller)
     request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}} | body
     answer = caller.post("/v1/exports", request)
@@ -79,7 +79,7 @@ def queued_export(caller: Caller, **body: Any) -> str:
 
 
 def completed_export(caller: Caller, **body: Any) -> dict[str, Any]:
-    """The same, written."""
+    """Return the same, written."""
     export_id = queued_export(caller, **body)
     run_export(caller.service.runtime, export_id, owner="proofs")
     output: dict[str, Any] = caller.get(f"/v1/exports/{export_id}").json()
@@ -99,14 +99,14 @@ class Dataset:
 
 @once
 def shown_dataset(caller: Caller) -> Dataset:
-    """An export with all frames, completed."""
+    """Return an export with all frames, completed."""
     export = completed_export(caller, frame_sampling={"mode": "all"})
     manifest = caller.get(f"/v1/exports/{export['id']}/manifest").json()
     return Dataset(export, manifest, caller.get("/v1/quota").json(), outbox(caller, export["id"]))
 
 
 def outbox(caller: Caller, subject_id: str) -> list[tuple[str, dict[str, Any]]]:
-    """Type and data of the events about a subject, oldest first."""
+    """Return type and data of the events about a subject, oldest first."""
     with caller.service.runtime.database.transaction(write=False) as db:
         rows = db.exec(select(OutboxRow).where(OutboxRow.subject_id == subject_id).order_by(OutboxRow.id))
         return [(row.type, row.data) for row in rows]
@@ -114,7 +114,7 @@ def outbox(caller: Caller, subject_id: str) -> list[tuple[str, dict[str, Any]]]:
 
 @once
 def shown_graph(caller: Caller) -> Caller:
-    """The owner of a workflow that three sessions went alike and one, which failed, otherwise."""
+    """Return the owner of a workflow with three equal sessions, and one that failed another way."""
     for states in ("abc", "abc", "abc", "ad"):
         steps = [
             event(300 * (n + 1), "click", state_key=state, url=f"https://shop.example/{state}")
@@ -127,12 +127,12 @@ def shown_graph(caller: Caller) -> Caller:
 
 
 def shown_paths(caller: Caller, query: str = "") -> list[dict[str, Any]]:
-    """The paths of that workflow."""
+    """Return the paths of that workflow."""
     return paths_of(shown_graph(caller), query)
 
 
 def paths_of(caller: Caller, query: str = "") -> list[dict[str, Any]]:
-    """The paths of the caller's workflow."""
+    """Return the paths of the caller's workflow."""
     answer = caller.get(f"/v1/memory/paths?workflow=checkout{query}")
     assert answer.status_code == 200, answer.text
     data: list[dict[str, Any]] = answer.json()["data"]
@@ -140,7 +140,7 @@ def paths_of(caller: Caller, query: str = "") -> list[dict[str, Any]]:
 
 
 def make_webhook(caller: Caller, **body: Any) -> dict[str, Any]:
-    """A webhook made over HTTP; nothing listens where it leads to."""
+    """Return a webhook made over HTTP; nothing listens where it leads to."""
     request = {"url": "http://127.0.0.1:9/hooks", "events": ["session.created"], **body}
     answer = caller.post("/v1/webhooks", request)
     assert answer.status_code == 201, answer.text
@@ -150,7 +150,7 @@ def make_webhook(caller: Caller, **body: Any) -> dict[str, Any]:
 
 @contextmanager
 def delivering(caller: Caller, *listed: str) -> Iterator[None]:
-    """The service's own delivery loop, while the block runs; it may keep the answers of what is listed."""
+    """Run the service's own delivery loop for the block; it may keep the answers of listed addresses."""
     runtime = caller.service.runtime
     box, client = WebhookSecretBox(runtime.settings.secret), local_client(*listed)
     with running_loop(runtime.database, box=box, client=client, schedule=AT_ONCE):
@@ -169,7 +169,7 @@ class Sent:
 
 @once
 def shown_delivery(caller: Caller) -> Sent:
-    """A test event to a webhook whose secret was rotated once, answered with 5,000 letters."""
+    """Return a test event to a webhook whose secret was rotated once, answered with 5,000 letters."""
     with (
         running_receiver(Answer(200, "x" * 5_000)) as receiver,
         delivering(caller, receiver.url.removeprefix("http://")),
@@ -197,12 +197,12 @@ def shown_notifications(caller: Caller) -> tuple[Caller, list[dict[str, Any]]]:
 
 @once
 def shown_recording(caller: Caller) -> tuple[Caller, str]:
-    """A sealed session and its owner."""
+    """Return a sealed session and its owner."""
     return caller, sealed_session(caller)
 
 
 def streamed_over_http(caller: Caller, session_id: str, **headers: str) -> list[dict[str, Any]]:
-    """The messages of a sealed session's server-sent events, from the start by default."""
+    """Return the messages of a sealed session's server-sent events, from the start by default."""
     query = "" if headers else "?from=start"
     answer = caller.get(f"/v1/sessions/{session_id}/events/stream{query}", **headers)
     assert answer.status_code == 200, answer.text
@@ -212,7 +212,7 @@ def streamed_over_http(caller: Caller, session_id: str, **headers: str) -> list[
 
 
 def streamed_over_socket(caller: Caller, session_id: str, query: str = "from=start") -> list[dict[str, Any]]:
-    """The same over a WebSocket."""
+    """Return the same over a WebSocket."""
     messages = []
     with caller.service.client.websocket_connect(
         f"/v1/sessions/{session_id}/events/ws?{query}",

@@ -14,8 +14,8 @@ from pipelines.dagster_runs import QUEUE_TAG
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import make_dataset_config
 from pipelines.dataset_partitions import PARTITIONS
-from pipelines.export_places import EXPORT_QUEUE
 from pipelines.export_queue import take_up_exports
+from pipelines.export_slots import EXPORT_QUEUE
 from pipelines.exports import datasets, make_due_recipe_exports
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder.access.workspaces import create_workspace
@@ -45,7 +45,7 @@ class Deployment:
         return create_export(self.runtime, Tenant(self.workspace_id, "live"), request, origin=origin)
 
     def tick(self) -> list[dg.RunRequest]:
-        """Requests of the sensor for runs of single exports."""
+        """Return the requests of the sensor for runs of single exports."""
         result = take_up_exports(lambda: self.instance, self.recorder)
         if isinstance(result, dg.SkipReason):
             return []
@@ -80,7 +80,7 @@ class Deployment:
     def add_run(
         self, row: ExportRow, status: dg.DagsterRunStatus, tags: Mapping[str, str] | None = None
     ) -> dg.DagsterRun:
-        """A record of a run of this export in this state."""
+        """Return a record of a run of this export in this state."""
         job = dg.Definitions(
             [datasets], resources={"recorder": self.recorder}
         ).resolve_implicit_global_asset_job_def()
@@ -104,7 +104,7 @@ class Deployment:
 
 
 def another_workspace(deployment: Deployment, name: str) -> Deployment:
-    """The same deployment, as a second workspace sees it."""
+    """Return the same deployment, as a second workspace sees it."""
     runtime = deployment.runtime
     with runtime.database.transaction(write=True) as db:
         key = create_workspace(db, name, region="us", secret=runtime.settings.secret, tier="unlimited")
@@ -114,7 +114,7 @@ def another_workspace(deployment: Deployment, name: str) -> Deployment:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    """A deployment whose workspace has sealed sessions of two workflows."""
+    """Yield a deployment whose workspace has sealed sessions of two workflows."""
     create_file(tmp_path)
     # No run writes small exports here: each gets a run of its own at once.
     recorder = RecorderResource(data_dir=str(tmp_path), small_export_patience_s=-1)

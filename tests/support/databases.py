@@ -39,17 +39,17 @@ def are_parts_hidden() -> bool:
 
 
 def create_empty_database(cluster: str) -> str:
-    """Address of a new database in a cluster that holds nothing."""
+    """Return the address of a new database in a cluster that holds nothing."""
     return _create(cluster)
 
 
 def create_database(cluster: str) -> str:
-    """Address of a new database in a cluster, with our tables."""
+    """Return the address of a new database in a cluster, with the service's tables."""
     return _create(cluster, template=_template_in(cluster))
 
 
 def create_file(folder: Path) -> str:
-    """Address of the SQLite database that a deployment in this folder has, made with our tables."""
+    """Return the address of a deployment's SQLite database in this folder, with the service's tables."""
     file = folder / _FILE
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def create_file(folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def database(database_url: str) -> Iterator[Database]:
-    """A database of either engine with our tables; the tests of a module share it."""
+    """Yield a database of either engine with the service's tables; the tests of a module share it."""
     opened = Database(database_url)
     yield opened
     opened.close()
@@ -83,7 +83,7 @@ def _template_in(cluster: str) -> str:
 
 @cache
 def _template_file() -> bytes:
-    """A database with our tables; its last connection is closed, so that no write-ahead log is left."""
+    """Return a database with the service's tables; without open connections, and so without a log."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / _FILE
         _migrate(f"sqlite:///{file}")

@@ -17,17 +17,17 @@ Row = dict[str, Any]
 
 
 def rows_in(folder: Path, kind: str) -> list[Row]:
-    """All rows of a kind of file, in the order of path and file."""
+    """Return all rows of a kind of file, in the order of path and file."""
     return [row for path in sorted(folder.glob(f"data/*/{kind}-*")) for row in _rows(path)]
 
 
 def samples_in(folder: Path) -> list[dict[str, bytes]]:
-    """All samples as `tarfile` gives them: `__key__` and members by ending."""
+    """Return all samples as `tarfile` gives them: `__key__` and members by ending."""
     return [sample for path in sorted(folder.glob("data/*/samples-*.tar")) for sample in _samples(path)]
 
 
 def typed(row: Row) -> Row:
-    """A row of JSON with instants and numbers in place of texts."""
+    """Return a row of JSON with instants and numbers in place of texts."""
     hash_text = {"dhash": row["dhash"] and int(row["dhash"], 16)} if "dhash" in row else {}
     return row | {"ts": datetime.fromisoformat(row["ts"])} | hash_text
 

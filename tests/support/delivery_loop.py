@@ -31,13 +31,13 @@ CREATED = ("session.created",)
 
 @pytest.fixture
 def workspace_id(database: Database) -> str:
-    """A workspace of its own for each test."""
+    """Return a workspace of its own for each test."""
     with database.transaction(write=True) as db:
         return create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
 
 
 def local_client(*listed: str, **options: Any) -> OutboundClient:
-    """A client that calls this machine alone, and may keep the answers of what is listed."""
+    """Return a client that calls this machine alone, and may keep the answers of what is listed."""
     return OutboundClient(AddressGuard(AllowList.parse(("loopback", *listed))), **options)
 
 
@@ -71,7 +71,7 @@ def running_loop(
 def make_webhook(
     database: Database, url: str, *, workspace_id: str, mode: str = "live", events: tuple[str, ...]
 ) -> WebhookCreated:
-    """A webhook of a workspace that is there."""
+    """Return a webhook of a workspace that is there."""
     with database.transaction(write=True) as db:
         spec = WebhookCreate(url=url, events=list(events))
         return create_webhook(db, BOX, Tenant(workspace_id, mode), Origin.system(workspace_id, "tests"), spec)
@@ -86,7 +86,7 @@ def put_event(
     data: dict[str, Any] | None = None,
     subject_id: str | None = None,
 ) -> str:
-    """An event in the outbox; returns its id."""
+    """Add an event to the outbox; return its id."""
     with database.transaction(write=True) as db:
         row = add_outbox_event(
             db,
@@ -99,6 +99,6 @@ def put_event(
 
 
 def attempts(database: Database, webhook_id: str) -> list[DeliveryRow]:
-    """All records of a webhook, oldest first."""
+    """Return all records of a webhook, oldest first."""
     with database.transaction(write=False) as db:
         return list(db.exec(select(DeliveryRow).filter_by(webhook_id=webhook_id).order_by(DeliveryRow.id)))

@@ -12,7 +12,7 @@ needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="../shared/data/miniwo
 
 
 def page(*children: dict[str, Any], focused: bool = False) -> dict[str, Any]:
-    """A page with the task's frame and these elements in it."""
+    """Return a page with the task's frame and these elements in it."""
     wrap = element("DIV", (0, 0, 160, 210), *children, id="wrap")
     return {**element("BODY", (0, 0, 1200, 210), wrap), "focused": focused}
 
@@ -20,7 +20,7 @@ def page(*children: dict[str, Any], focused: bool = False) -> dict[str, Any]:
 def element(
     tag: str, box: tuple[float, float, float, float], *children: dict[str, Any], **members: Any
 ) -> dict[str, Any]:
-    """An element as the files have it."""
+    """Return an element as the files have it."""
     left, top, width, height = box
     given = {"tag": tag, "left": left, "top": top, "width": width, "height": height, "ref": 1}
     colours = {"bgColor": "rgba(0, 0, 0, 0)", "fgColor": "rgb(0, 0, 0)"}
@@ -28,28 +28,28 @@ def element(
 
 
 def button(text: str = "Submit", **members: Any) -> dict[str, Any]:
-    """A grey button in the task's area."""
+    """Return a grey button in the task's area."""
     grey = {"bgColor": "rgb(221, 221, 221)", **members}
     return element("BUTTON", (20, 100, 90, 30), id="subbtn", text=text, **grey)
 
 
 def text_field(value: str = "", **members: Any) -> dict[str, Any]:
-    """A text field in the task's area."""
+    """Return a text field in the task's area."""
     return element("INPUT_text", (10, 60, 120, 20), id="tt", value=value, text="", **members)
 
 
 def state(time: int, dom: dict[str, Any], action: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One state of a demonstration."""
+    """Return one state of a demonstration."""
     return {"time": time, "dom": dom, "action": action}
 
 
 def mouse(kind: str, timing: int, x: int = 40, y: int = 110) -> dict[str, Any]:
-    """One half of a mouse action."""
+    """Return one half of a mouse action."""
     return {"type": kind, "x": x, "y": y, "timing": timing}
 
 
 def key(kind: str, timing: int, code: int, char: int = 0) -> dict[str, Any]:
-    """One half of a key action."""
+    """Return one half of a key action."""
     return {"type": kind, "keyCode": code, "charCode": char, "timing": timing}
 
 
@@ -61,7 +61,7 @@ def write_demonstration(
     name: str = "000",
     reward: float = 1,
 ) -> Path:
-    """A demonstration file in its task's folder."""
+    """Return a demonstration file in its task's folder."""
     body = {"utterance": "Click the button.", "rawReward": reward, "reward": 0.5, "states": states}
     path = folder / task / f"{name}.json.gz"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def write_demonstration(
 
 
 def click_states() -> list[dict[str, Any]]:
-    """A page, and one click on its button that changes it."""
+    """Return a page, and one click on its button that changes it."""
     target = page(button(recordingTarget=True))
     return [
         state(0, page(button())),

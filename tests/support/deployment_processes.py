@@ -41,7 +41,7 @@ def released_together(program: str, count: int) -> list[tuple[int, str]]:
 
 
 def processes_of(data: Path) -> dict[int, str]:
-    """Process id → command line of everything that was started for this data folder and still runs."""
+    """Return id and command line of each process that runs for this data folder."""
     values = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():

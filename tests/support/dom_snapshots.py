@@ -24,12 +24,12 @@ INVOICE = [
 
 
 def snapshot(html: Any, base: str | None = None) -> dict[str, Any]:
-    """A `dom` member."""
+    """Return a `dom` member."""
     return {"v": 1, "format": "nodes", "html": html, **({"base": base} if base else {})}
 
 
 def read(html: Any, bases: Mapping[str, Any] | None = None, base: str | None = None) -> DomDocument:
-    """The tree of a snapshot."""
+    """Return the tree of a snapshot."""
     document = read_dom_document(snapshot(html, base), (bases or {}).get, Budget(10_000_000))
     assert document is not None
     return document

@@ -27,7 +27,7 @@ def make_history(
 
 
 def number_of(letter: str) -> int:
-    """The number of a letter's path, variant and node."""
+    """Return the number of a letter's path, variant and node."""
     return ord(letter)
 
 

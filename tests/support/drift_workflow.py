@@ -66,12 +66,12 @@ class Story:
         return check_drift(self.database, self.scope)
 
     def events(self) -> list[OutboxRow]:
-        """The events of this workspace, the oldest first."""
+        """Return the events of this workspace, the oldest first."""
         statement = select(OutboxRow).filter_by(workspace_id=self.scope.workspace_id)
         with self.database.transaction(write=False) as db:
             return list(db.exec(statement.order_by(col(OutboxRow.id))))
 
     def told(self) -> list[tuple[str, int]]:
-        """Type and number of sealing of each alarm that is remembered."""
+        """Return the type and the sealing number of each alarm that is remembered."""
         with self.database.transaction(write=False) as db:
             return [(alarm.type, alarm.seal_seq) for alarm in read_alarms(db, self.scope)]

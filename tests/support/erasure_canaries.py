@@ -212,7 +212,7 @@ def write_exports(caller: Caller, formats: Sequence[str] = (*FORMATS, "parquet")
 
 @contextmanager
 def dagster_deployment(caller: Caller) -> Iterator[Deployment]:
-    """A deployment's own Dagster instance, with its files below the data folder as in production."""
+    """Yield a deployment's own Dagster instance, with its files below the data folder as in production."""
     runtime = caller.service.runtime
     settings = yaml.safe_load((ROOT / "dagster_home" / "dagster.yaml").read_text())
     environment = runtime.settings.as_env() | {
@@ -231,7 +231,7 @@ def dagster_deployment(caller: Caller) -> Iterator[Deployment]:
 
 
 def show_in_dagster(deployment: Deployment, people: People) -> list[ExportRow]:
-    """Export each replayed person's workflow through Dagster into a local folder; the previews show it."""
+    """Export each replayed person's workflow by Dagster into a local folder; its previews show the data."""
     rows = []
     for person in people.replayed:
         row = deployment.queue(workflow=person.workflow, destination={"kind": "local", "path": "out"})

@@ -23,26 +23,26 @@ CLAIMS = {
 
 
 def log_text(*traces: str, head: str = "", root: str = "log") -> str:
-    """A log of these traces, as the tools of the field write it."""
+    """Return a log of these traces, as the tools of the field write it."""
     opening = '<?xml version="1.0" encoding="UTF-8"?>\n'
     return f'{opening}<{root} xes.version="1.0">\n{head}\n' + "\n".join(traces) + f"\n</{root}>\n"
 
 
 def trace_text(name: str | None, *events: str, more: str = "") -> str:
-    """A trace with its name, other attributes, and events."""
+    """Return a trace with its name, other attributes, and events."""
     named = "" if name is None else f'<string key="concept:name" value="{name}"/>'
     return f"<trace>{named}{more}\n" + "\n".join(events) + "</trace>"
 
 
 def event_text(name: str | None, time: str | None = None, more: str = "") -> str:
-    """An event with its name, instant, and other attributes."""
+    """Return an event with its name, instant, and other attributes."""
     named = "" if name is None else f'<string key="concept:name" value="{name}"/>'
     timed = "" if time is None else f'<date key="time:timestamp" value="{time}"/>'
     return f"<event>{named}{timed}{more}</event>"
 
 
 def claims_text() -> str:
-    """The log of `CLAIMS`."""
+    """Return the log of `CLAIMS`."""
     return log_text(
         *(
             trace_text(
@@ -62,7 +62,7 @@ def _claim_event(name: str, minute: int, resource: str) -> str:
 
 
 def write_log(folder: Path, text: str, name: str = "claims.xes") -> Path:
-    """The text as a file, packed where the name says so."""
+    """Write the text to a file, packed where its name says so; return the path."""
     path = folder / name
     content = text.encode()
     path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)

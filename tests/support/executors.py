@@ -59,12 +59,12 @@ class Failing:
 
 
 def elsewhere(tasks: list[ShardTask], folder: Path) -> list[ShardTask]:
-    """The tasks, with a folder of their own to write to."""
+    """Return the tasks, with a folder of their own to write to."""
     return [replace(task, target=replace(task.target, root=str(folder))) for task in tasks]
 
 
 def written_by(executor: ShardExecutor, runtime: Runtime, **body: Any) -> Path:
-    """An export that takes over no file of an earlier one; gives its folder."""
+    """Run an export that takes over no file of an earlier one; return its folder."""
     destination = {"kind": "local", "path": new_id("exp")}
     return export(runtime, executor=executor, destination=destination, **body)
 
@@ -77,7 +77,7 @@ class InAllFormats:
     hashes: dict[str, str]
 
     def of(self, format: str) -> list[ShardTask]:
-        """The tasks of one format."""
+        """Return the tasks of one format."""
         return [task for task in self.tasks if task.format == format]
 
 
@@ -149,7 +149,7 @@ class Cluster:
 
 @contextmanager
 def running_cluster(workers: int, *options: str) -> Iterator[Cluster]:
-    """A cluster with so many workers; options are given to them and to the scheduler."""
+    """Yield a cluster with so many workers; options are given to them and to the scheduler."""
     with tempfile.TemporaryDirectory(prefix="dask-") as folder:
         cluster = Cluster(Path(folder), *options)
         try:

@@ -47,19 +47,19 @@ def folder_of(runtime: Runtime, row: ExportRow) -> Path:
 
 
 def manifest_of(folder: Path) -> dict[str, Any]:
-    """The manifest of an export's folder."""
+    """Return the manifest of an export's folder."""
     manifest: dict[str, Any] = orjson.loads((folder / "manifest.json").read_bytes())
     return manifest
 
 
 def rows_of(folder: Path, kind: str = "events") -> pl.DataFrame:
-    """All rows of a kind, in the order of path and file."""
+    """Return all rows of a kind, in the order of path and file."""
     paths = sorted(folder.glob(f"data/*/{kind}-*.parquet"))
     return pl.concat([pl.read_parquet(path) for path in paths]) if paths else pl.DataFrame()
 
 
 def hashes_of(folder: Path) -> dict[str, str]:
-    """SHA-256 of each shard, by path."""
+    """Return the SHA-256 of each shard, by path."""
     return {shard["path"]: shard["sha256"] for shard in manifest_of(folder)["shards"]}
 
 

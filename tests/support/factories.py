@@ -45,7 +45,7 @@ class Service:
         scope: str = "admin",
         tier: str = "unlimited",
     ) -> "Caller":
-        """A key, in a new workspace unless one is named."""
+        """Return a key, in a new workspace unless one is named."""
         secret = self.runtime.settings.secret
         with self.runtime.database.transaction(write=True) as db:
             if workspace_id is None:
@@ -64,20 +64,20 @@ class Caller:
     key: NewKey
 
     def request(self, method: str, path: str, **options: Any) -> Any:
-        """Any request; `headers` are sent beside the key."""
+        """Send any request; `headers` are sent beside the key."""
         headers = {"Authorization": f"Bearer {self.key.key}", **options.pop("headers", {})}
         return self.service.client.request(method, path, headers=headers, **options)
 
     def get(self, path: str, **headers: str) -> Any:
-        """A GET."""
+        """Send a GET."""
         return self.request("GET", path, headers=headers)
 
     def delete(self, path: str) -> Any:
-        """A DELETE."""
+        """Send a DELETE."""
         return self.request("DELETE", path)
 
     def post(self, path: str, body: Any = None, *, key: str | None = None, **options: Any) -> Any:
-        """A POST of JSON; `key` is its Idempotency-Key."""
+        """Send a POST of JSON; `key` is its Idempotency-Key."""
         if body is not None:
             options["json"] = body
         if key is not None:
@@ -85,13 +85,13 @@ class Caller:
         return self.request("POST", path, **options)
 
     def post_raw(self, path: str, content: Any, *, content_type: str | None = JSON, **headers: str) -> Any:
-        """A POST of bytes as they are (or of chunks of them)."""
+        """Send a POST of bytes as they are (or of chunks of them)."""
         if content_type is not None:
             headers["Content-Type"] = content_type
         return self.request("POST", path, content=content, headers=headers)
 
     def make_session(self, *, status: str = "recording", **body: Any) -> str:
-        """A session in one of the states that a client can bring about; returns its id."""
+        """Create a session in one of the states that a client can bring about; return its id."""
         body = {"workflow": "checkout", "start": status != "created", **body}
         answer = self.post("/v1/sessions", body)
         assert answer.status_code == 201, answer.text
@@ -113,7 +113,7 @@ class Caller:
 
 @contextmanager
 def running_app(folder: Path, database_url: str | None = None, **chosen: Any) -> Iterator[Service]:
-    """The application on a folder and a database, without a server."""
+    """Yield the application on a folder and a database, without a server."""
     if database_url is not None:
         chosen["database_url"] = database_url
     app = create_app(make_settings(folder, **chosen))
@@ -122,25 +122,25 @@ def running_app(folder: Path, database_url: str | None = None, **chosen: Any) ->
 
 
 def event(t_ms: int = 0, type: str = "click", **members: Any) -> dict[str, Any]:
-    """An event item."""
+    """Return an event item."""
     return {"t_ms": t_ms, "type": type, **members}
 
 
 def frame(t_ms: int = 0, shade: int = 0, **members: Any) -> dict[str, Any]:
-    """A frame item with a small PNG as base64."""
+    """Return a frame item with a small PNG as base64."""
     data = base64.b64encode(picture(shade)).decode()
     return {"t_ms": t_ms, "content_type": "image/png", "data": data, **members}
 
 
 def picture(shade: int = 0, *, format: str = "PNG", size: tuple[int, int] = (16, 12)) -> bytes:
-    """The bytes of a small picture."""
+    """Return the bytes of a small picture."""
     file = io.BytesIO()
     Image.new("RGB", size, (shade, 0, 0)).save(file, format)
     return file.getvalue()
 
 
 def multipart(items: Any, **parts: bytes) -> dict[str, Any]:
-    """The `files` of a multipart upload: the JSON part and the binary ones."""
+    """Return the `files` of a multipart upload: the JSON part and the binary ones."""
     text = items if isinstance(items, bytes) else json.dumps(items).encode()
     binary = {name: (name, data, "application/octet-stream") for name, data in parts.items()}
     return {"frames": (None, text, JSON), **binary}
@@ -172,17 +172,17 @@ def _counts() -> Any:
 
 
 def json_bytes(value: Any) -> bytes:
-    """A value as compact UTF-8 JSON."""
+    """Return a value as compact UTF-8 JSON."""
     return msgspec.json.encode(value)
 
 
 def json_size(value: Any) -> int:
-    """Bytes of a value as compact UTF-8 JSON."""
+    """Return the bytes of a value as compact UTF-8 JSON."""
     return len(json_bytes(value))
 
 
 def assert_problem(answer: Any, status: int, code: str) -> dict[str, Any]:
-    """The problem document of an answer, found to be of this status and code, and well-formed."""
+    """Check that an answer is a well-formed problem of this status and code; return the document."""
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json"), (
         answer.text
     )

@@ -13,7 +13,7 @@ STEP_MS = 1_000
 
 
 def page(name: str, *buttons: str) -> Any:
-    """A page with a heading and buttons."""
+    """Return a page with a heading and buttons."""
     nodes = [["button", {"id": label.lower()}, label] for label in buttons]
     return ["html", {}, ["body", {}, ["h1", {}, name], *nodes]]
 
@@ -39,7 +39,7 @@ def make_run(
     workflow: str = "approve",
     seal: bool = False,
 ) -> str:
-    """A stopped session that clicks buttons, a second apart; returns its id.
+    """Record and stop a session that clicks buttons, a second apart; return its id.
 
     Args:
         error_at: time of a tag `error`; without one the session ends with the tag `success`.

@@ -131,7 +131,7 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bud
 
 @contextmanager
 def faulty_line(url: str, *, seed: int) -> Iterator[FaultyLine]:
-    """A bad line to the store at an address, while the block runs."""
+    """Run a proxy that disturbs the connections to the store at an address, while the block runs."""
     line = FaultyLine(url, seed=seed)
     with _serving(line):
         yield line
@@ -139,7 +139,7 @@ def faulty_line(url: str, *, seed: int) -> Iterator[FaultyLine]:
 
 @contextmanager
 def faulty_calls(url: str, *, seed: int, share: float) -> Iterator[FaultyCalls]:
-    """A line to the store at an address on which a share of the calls fails, while the block runs."""
+    """Run a proxy to the store at an address, which lets a share of the calls fail, for the block."""
     line = FaultyCalls(url, seed=seed, share=share)
     with _serving(line):
         yield line

@@ -280,10 +280,10 @@ def _change_head(chunks: list[_Chunk], choose: random.Random) -> str:
 
 
 def _change_rows(chunks: list[_Chunk], choose: random.Random) -> str:
-    places = [index for index, chunk in enumerate(chunks) if chunk[0] == b"IDAT"]
-    if not places:
+    positions = [index for index, chunk in enumerate(chunks) if chunk[0] == b"IDAT"]
+    if not positions:
         return ""
-    rows = bytearray(zlib.decompress(chunks[places[0]][1]))
+    rows = bytearray(zlib.decompress(chunks[positions[0]][1]))
     what = choose.choice(["fewer", "more", "filters", "level"])
     if what == "fewer":
         del rows[choose.randrange(len(rows)) :]
@@ -291,7 +291,7 @@ def _change_rows(chunks: list[_Chunk], choose: random.Random) -> str:
         rows += choose.randbytes(500)
     elif what == "filters":
         rows[0] = choose.randrange(5, 256)
-    chunks[places[0]] = (b"IDAT", zlib.compress(rows, choose.randrange(10)), None)
+    chunks[positions[0]] = (b"IDAT", zlib.compress(rows, choose.randrange(10)), None)
     return f" {what}"
 
 

@@ -87,8 +87,8 @@ def _make_node(choose: random.Random, depth: int) -> list[Any]:
     return [choose.choice(_TAGS), attributes, *children]
 
 
-def _odd_places(choose: random.Random) -> dict[str, Any]:
-    """A page in which some values are of other types."""
+def _odd_values(choose: random.Random) -> dict[str, Any]:
+    """Return a page in which some values are of other types."""
     page = {"v": 1, "format": "nodes", "html": _make_node(choose, 3)}
     for _ in range(choose.choice([1, 1, 3, 10])):
         _replace_one(page, choose)
@@ -158,13 +158,13 @@ def _odd_attributes(choose: random.Random) -> dict[str, Any]:
 
 
 def _references(choose: random.Random) -> dict[str, Any]:
-    """References to subtrees of other frames, also ones that would refer to themselves."""
+    """Return references to subtrees of other frames, also ones that would refer to themselves."""
     node: list[Any] = [[choose.choice([0, -1, 2**40]), choose.choice([0, 3, -7])]]
     return {"format": "nodes", "html": ["html", {}, node, ["div", {}, node, [[0, 0], [0, 0]]]]}
 
 
 def _named_in_named(choose: random.Random) -> dict[str, Any]:
-    """Elements with names inside each other around a wide one: each name reads the same texts."""
+    """Return elements with names inside each other around a wide one: each name reads the same texts."""
     node: list[Any] = ["div", {}] + ["word"] * choose.choice([10, 5_000])
     for number in range(choose.choice([10, 60])):
         node = [choose.choice(["label", "button", "a"]), {"for": f"i{number % 3}"}, node]
@@ -188,7 +188,7 @@ def _not_zstd(choose: random.Random) -> bytes:
 
 
 def _damaged_zstd(choose: random.Random) -> bytes:
-    packed = bytearray(pack_snapshot(_odd_places(choose)))
+    packed = bytearray(pack_snapshot(_odd_values(choose)))
     for _ in range(choose.choice([1, 3])):
         packed[choose.randrange(4, len(packed))] = choose.randrange(256)
     return bytes(packed[: choose.choice([len(packed), choose.randrange(len(packed))])])
@@ -209,22 +209,22 @@ def _not_json(choose: random.Random) -> bytes:
 
 
 def _undeclared_size(choose: random.Random) -> bytes:
-    text = orjson.dumps(_odd_places(choose)) * choose.choice([1, 500])
+    text = orjson.dumps(_odd_values(choose)) * choose.choice([1, 500])
     return zstandard.ZstdCompressor(write_content_size=False).compress(text)
 
 
 def _wrong_size(choose: random.Random) -> bytes:
-    """A frame that declares another size than it has: 256 to 65,791 bytes, in two bytes."""
-    text = b" " * 1_000 + orjson.dumps(_odd_places(choose))
+    """Return a frame that declares another size than it has: 256 to 65,791 bytes, in two bytes."""
+    text = b" " * 1_000 + orjson.dumps(_odd_values(choose))
     packed = bytearray(zstandard.ZstdCompressor().compress(text))
     packed[5:7] = choose.randbytes(2)
     return bytes(packed)
 
 
 _KINDS: tuple[Callable[[random.Random], Any], ...] = (
-    _odd_places,
-    _odd_places,
-    _odd_places,
+    _odd_values,
+    _odd_values,
+    _odd_values,
     _odd_root,
     _deep,
     _wide,

@@ -40,7 +40,7 @@ INVOICES: tuple[Way, ...] = (
 
 
 def columns_of(ways: Sequence[Way], step_ms: Sequence[Sequence[int]] | None = None) -> GraphColumns:
-    """Columns in which every way is a trace, a variant and a path of its own; node ids are `nde_<label>`.
+    """Return columns in which each way is a trace, variant and path of its own; ids are `nde_<label>`.
 
     Args:
         step_ms: the times of each session, in the order of the ways; by default a second each.
@@ -85,13 +85,13 @@ def columns_of(ways: Sequence[Way], step_ms: Sequence[Sequence[int]] | None = No
 
 
 def view_for(ways: Sequence[Way], **members: object) -> GraphView:
-    """The view of all sessions of these ways."""
+    """Return the view of all sessions of these ways."""
     columns = columns_of(ways)
     return graph_view_of(columns, columns.current(), **{"workflow": "approve_invoice", **members})  # type: ignore[arg-type]
 
 
 def invoices() -> GraphView:
-    """The view of the console's drawing, with its two recovery points and its new node."""
+    """Return the view of the console's drawing, with its two recovery points and its new node."""
     return view_for(
         INVOICES,
         recovery=frozenset(["nde_Invoice", "nde_Tick match"]),

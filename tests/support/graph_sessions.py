@@ -20,7 +20,7 @@ START = datetime(2026, 5, 1, 8, tzinfo=UTC)
 
 
 def make_step(word: str, t_ms: int = 0, *, features: Sequence[int] | None = None) -> Step:
-    """A step such as `1a`: the act `a` on screen `1`; other screens share no feature with it."""
+    """Return a step such as `1a`: the act `a` on screen `1`; other screens share no feature with it."""
     screen, act = word[:-1], word[-1]
     screen_features = tuple(sorted(hash_texts(screen, str(index)) for index in range(10)))
     tokens = screen_features if features is None else tuple(sorted(features))
@@ -29,19 +29,19 @@ def make_step(word: str, t_ms: int = 0, *, features: Sequence[int] | None = None
 
 
 def make_steps(words: str) -> list[Step]:
-    """The steps of a session, one every second from the first second on."""
+    """Return the steps of a session, one every second from the first second on."""
     return [make_step(word, (index + 1) * 1_000) for index, word in enumerate(words.split())]
 
 
 def make_scope(db: DbSession, *, mode: str = "live") -> GraphScope:
-    """A workflow of a workspace of its own."""
+    """Create a workflow in a workspace of its own."""
     scope = GraphScope(Tenant(new_id("wsp"), mode), "checkout")
     add_workflow(db, scope)
     return scope
 
 
 def database_with(scope: GraphScope, folder: Path) -> Iterator[Database]:
-    """A database with one workflow, in which nothing was recorded; closed when the iterator is."""
+    """Yield a database with one workflow, in which nothing was recorded; closed when the iterator is."""
     database = Database(create_file(folder))
     with database.transaction(write=True) as db:
         add_workflow(db, scope)
@@ -50,7 +50,7 @@ def database_with(scope: GraphScope, folder: Path) -> Iterator[Database]:
 
 
 def add_workflow(db: DbSession, scope: GraphScope) -> None:
-    """The row of a workflow."""
+    """Add the row of a workflow."""
     row = WorkflowRow(
         workspace_id=scope.workspace_id,
         mode=scope.mode,
@@ -72,7 +72,7 @@ def make_row(
     actor_kind: str | None = "human",
     origin: str | None = None,
 ) -> SessionRow:
-    """A session as sealing hands it over; it is not stored."""
+    """Return a session as sealing hands it over; it is not stored."""
     return SessionRow(
         id=new_id("ses"),
         workspace_id=scope.workspace_id,

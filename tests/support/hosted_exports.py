@@ -28,14 +28,14 @@ WORKFLOWS = ["checkout", "refund", "triage"]
 
 
 def seal_sessions(runtime: Runtime, count: int, **options: Any) -> None:
-    """Sessions of three workflows whose pictures can be decoded; every column has some nulls."""
+    """Seal sessions of three workflows whose pictures can be decoded; every column has some nulls."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sealed_sessions, "picture", picture)
         seal(runtime, [recording(number) for number in range(count)], **options)
 
 
 def recording(number: int) -> Recording:
-    """A session with one to three frames and two to five events."""
+    """Return a session with one to three frames and two to five events."""
     return Recording(
         workflow=WORKFLOWS[number % 3],
         events=[(step * 250, ("click", "scroll", "input")[step % 3]) for step in range(2 + number % 4)],
@@ -47,7 +47,7 @@ def recording(number: int) -> Recording:
 
 
 def picture(session_id: str, number: int) -> bytes:
-    """A real picture, another one for each frame."""
+    """Return a real picture, another one for each frame."""
     shade = hashlib.sha256(f"{session_id} {number}".encode()).digest()
     buffer = io.BytesIO()
     Image.new("RGB", (8, 6), (shade[0], shade[1], shade[2])).save(buffer, "PNG")
@@ -63,7 +63,7 @@ class Host:
     runtime: Runtime
 
     def export(self, **body: Any) -> dict[str, Any]:
-        """A finished hosted export."""
+        """Return a finished hosted export."""
         with Client(self.url, self.key) as client:
             made = client.create_export(WORKFLOWS, **body)
             run_export(self.runtime, made["id"], owner="test")
@@ -94,7 +94,7 @@ class Host:
 
 @contextmanager
 def hosting(folder: Path) -> Iterator[Host]:
-    """A service whose signed addresses lead to itself."""
+    """Yield a service whose signed addresses lead to itself."""
     port = find_free_port()
     url = f"http://127.0.0.1:{port}"
     app = create_app(make_settings(folder, public_url=url))

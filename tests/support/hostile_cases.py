@@ -32,7 +32,7 @@ class Refused:
 
 
 def case(number: int, *values: Any, name: str) -> Any:
-    """A case of the corpus by its number, which its id begins with."""
+    """Return a case of the corpus by its number, which its id begins with."""
     return pytest.param(*values, id=f"{number}-{name}")
 
 
@@ -61,7 +61,7 @@ def nothing_stored(runtime: Runtime) -> Iterator[None]:
 
 @contextmanager
 def counted_statements() -> Iterator[list[str]]:
-    """Every statement that any database of this process is asked while the block runs."""
+    """Yield every statement that any database of this process is asked while the block runs."""
     statements: list[str] = []
 
     def note(_: Any, __: Any, statement: str, *more: Any) -> None:
@@ -85,9 +85,9 @@ class BodyRoute:
 
     method: str
     path: str
-    #: `%s` is the place.
+    #: `%s` stands for the value.
     template: bytes
-    #: JSON pointer of the place; of batches that of the item, for more is not told.
+    #: JSON pointer to the value; in batches to its item, since refusals name no more.
     pointer: str
     #: What may stand there.
     good: bytes = b'"fine"'
@@ -96,7 +96,7 @@ class BodyRoute:
     refused: int | None = None
 
     def send(self, caller: Caller, session_id: str, value: bytes, **headers: str) -> Any:
-        """A request with a value at the place."""
+        """Send a request with a value at the pointer."""
         return self.send_raw(caller, session_id, self.template % value, **headers)
 
     def send_raw(self, caller: Caller, session_id: str, content: Any, **headers: str) -> Any:

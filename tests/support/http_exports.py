@@ -22,7 +22,7 @@ MEMBERS = {
 
 @pytest.fixture
 def owner(caller: Caller) -> Caller:
-    """A caller whose workspace has sealed sessions of two workflows."""
+    """Return a caller whose workspace has sealed sessions of two workflows."""
     runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
     seal(runtime, [Recording(frames=[0, 600]), Recording(outcome="error")], workspace_id=workspace_id)
     seal(runtime, [Recording(workflow="login")], workspace_id=workspace_id)
@@ -30,7 +30,7 @@ def owner(caller: Caller) -> Caller:
 
 
 def export(owner: Caller, **body: Any) -> dict[str, Any]:
-    """An export that was asked for and run."""
+    """Request an export and run it; return it."""
     created = owner.post("/v1/exports", BODY | body).json()
     run_export(owner.service.runtime, created["id"], owner="test")
     shown: dict[str, Any] = owner.get(f"/v1/exports/{created['id']}").json()
@@ -43,6 +43,6 @@ def keyless(owner: Caller, url: str, **headers: str) -> Any:
 
 
 def first_shard(owner: Caller, shown: dict[str, Any]) -> dict[str, Any]:
-    """The first entry of a hosted export's manifest."""
+    """Return the first entry of a hosted export's manifest."""
     shard: dict[str, Any] = keyless(owner, shown["manifest_url"]).json()["shards"][0]
     return shard

@@ -30,7 +30,7 @@ SESSION_MEMBERS = {
 def stopped_walk(
     caller: Caller, states: str, *, failed_at: int | None = None, has_frame: bool = True, **body: Any
 ) -> str:
-    """A session that clicks once on each of these screens, a second apart; returns its id.
+    """Record and stop a session that clicks once on each of these screens, a second apart; return its id.
 
     Args:
         failed_at: ms at which it gets the tag `error`; it then ends with the tag `success`.
@@ -62,20 +62,20 @@ def stopped_walk(
 
 
 def add_tag(caller: Caller, session_id: str, name: str, **members: Any) -> None:
-    """A tag of a session."""
+    """Tag a session."""
     answer = caller.post(f"/v1/sessions/{session_id}/tags", {"name": name, **members})
     assert answer.status_code == 201, answer.text
 
 
 def sealed_walks(caller: Caller, *ways: str, **body: Any) -> list[str]:
-    """Such sessions, sealed."""
+    """Record and seal such sessions; return their ids."""
     ids = [stopped_walk(caller, states, **body) for states in ways]
     seal_all(caller.service.runtime)
     return ids
 
 
 def ask(caller: Caller, what: str, query: str = "", *, workflow: str = "checkout") -> Any:
-    """The answer of `GET /v1/memory/…` about a workflow."""
+    """Return the answer of `GET /v1/memory/…` about a workflow."""
     answer = caller.get(f"/v1/memory/{what}?workflow={workflow}{query}")
     assert answer.status_code == 200, answer.text
     return answer.json()
@@ -83,7 +83,7 @@ def ask(caller: Caller, what: str, query: str = "", *, workflow: str = "checkout
 
 @once
 def shown_walks(caller: Caller) -> Caller:
-    """The owner of a workflow: five went to the end, three of four that failed came back, one went astray."""
+    """Return the owner of a workflow: five succeed, three of four that fail recover, one is an outlier."""
     for _ in range(5):
         stopped_walk(caller, "abcd", tag="success")
     for states, times in (("abxcd", 2), ("abxbcd", 1)):
@@ -96,6 +96,6 @@ def shown_walks(caller: Caller) -> Caller:
 
 
 def shown_points(caller: Caller, query: str = "") -> list[dict[str, Any]]:
-    """The recovery points of that workflow."""
+    """Return the recovery points of that workflow."""
     points: list[dict[str, Any]] = ask(shown_walks(caller), "recovery_points", query)["data"]
     return points

@@ -36,7 +36,7 @@ def running_service(
     http: type[SlowClientProtocol] = SlowClientProtocol,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[RunningService]:
-    """A service whose data are in `folder`, stopped at the end.
+    """Yield a service whose data are in `folder`, stopped at the end.
 
     Args:
         port: with one of its own, the addresses that it signs lead to it.

@@ -9,17 +9,17 @@ from tests.support.dom_snapshots import read, snapshot
 
 
 def page(title: str, *body: Any) -> list[Any]:
-    """The nodes of a page."""
+    """Return the nodes of a page."""
     return ["html", {}, ["head", {}, ["title", {}, title]], ["body", {}, ["h1", {}, title], *body]]
 
 
 def button(name: str, **attrs: Any) -> list[Any]:
-    """A button whose id is its name."""
+    """Return a button whose id is its name."""
     return ["button", {"id": name.lower().replace(" ", "-"), **attrs}, name]
 
 
 def sign_in() -> list[Any]:
-    """The page to sign in."""
+    """Return the page to sign in."""
     fields = [
         ["label", {"for": "password"}, "Password"],
         ["input", {"id": "password", "type": "password", "__v": "•••"}],
@@ -28,7 +28,7 @@ def sign_in() -> list[Any]:
 
 
 def invoice(number: int = 1042, *, approve: str = "Approve", **attrs: Any) -> list[Any]:
-    """The page of an invoice."""
+    """Return the page of an invoice."""
     buttons = [
         "div",
         {},
@@ -40,12 +40,12 @@ def invoice(number: int = 1042, *, approve: str = "Approve", **attrs: Any) -> li
 
 
 def confirmation(name: str = "Confirm") -> list[Any]:
-    """The page that asks once more."""
+    """Return the page that asks once more."""
     return page("Confirm approval", ["div", {}, ["button", {"id": "confirm"}, name], button("Cancel")])
 
 
 def approved() -> list[Any]:
-    """The page at the end."""
+    """Return the page at the end."""
     return page("Approved", ["p", {"role": "status"}, "Invoice approved"])
 
 
@@ -56,7 +56,7 @@ Act = tuple[str, str | None, list[Any]]
 def record(
     *acts: Act, end: list[Any] | None = None, session_id: str = "ses_1", dom: bool = True
 ) -> RecordedSession:
-    """A session of these acts: a frame 1 ms before each event, and one at the end."""
+    """Return a session of these acts: a frame 1 ms before each event, and one at the end."""
     events: list[dict[str, Any]] = []
     frames: list[RecordedFrame] = []
     for number, (kind, identity, nodes) in enumerate(acts):
@@ -84,7 +84,7 @@ def record(
 
 
 def make_frame(number: int, t_ms: int, nodes: list[Any], *, dom: bool = True) -> RecordedFrame:
-    """A frame with the digest that sealing computes."""
+    """Return a frame with the digest that sealing computes."""
     given = snapshot(nodes)
     screen = describe_screen(dom=given, url=None, title=None, cells=None)
     return RecordedFrame(f"frm_{number}", t_ms, screen.state_tokens, lambda: given if dom else None)
@@ -97,7 +97,7 @@ def approval(
     end: list[Any] | None = None,
     dom: bool = True,
 ) -> RecordedSession:
-    """Sign in, approve, confirm."""
+    """Return the acts sign in, approve, confirm."""
     acts: list[Act] = [
         ("fill", "password", sign_in()),
         ("click", "sign-in", sign_in()),

@@ -40,7 +40,7 @@ class Dialer(httpcore.AsyncNetworkBackend):
 
 
 def call(url: str, *, allowed: tuple[str, ...] = (), resolve: Any = None, **options: Any) -> OutboundExchange:
-    """Post to a URL, and wait for what comes of it."""
+    """Send a POST to a URL, and return the result."""
     guard = AddressGuard(AllowList.parse(allowed), resolve or Resolver([PUBLIC]))
     client = OutboundClient(guard, **{"ssl_context": TRUST, **options})
     return asyncio.run(client.post(url, {"Content-Type": "application/json"}, b"{}"))
@@ -51,7 +51,7 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 
 @asynccontextmanager
 async def serving(serve: Serve, **options: Any) -> AsyncIterator[int]:
-    """A server of raw bytes on a free port; `serve` is called once the request's head is here."""
+    """Yield a server of raw bytes on a free port; `serve` is called once the request's head is here."""
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -94,7 +94,7 @@ def call_server(
 
 
 def answering(*parts: bytes, pause_s: float = 0.0) -> Serve:
-    """A server that says these bytes."""
+    """Return the function of a server that answers with these bytes."""
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for part in parts:

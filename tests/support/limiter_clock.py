@@ -31,7 +31,7 @@ class Clock:
 
 @contextmanager
 def stopped_clock(service: Service) -> Iterator[Clock]:
-    """Fresh buckets that fill only as the test lets time pass."""
+    """Yield fresh buckets that fill only as the test lets time pass."""
     limiting: RateLimiter = service.app.state.rate_limiter
     clock, callers, addresses = Clock(), limiting.callers, limiting.addresses
     limiting.callers, limiting.addresses = InProcessBuckets(clock=clock), InProcessBuckets(clock=clock)
@@ -64,7 +64,7 @@ def use_by_many_keys(caller: Caller, endpoint: Endpoint, rates: SurfaceRates) ->
 
 
 def limit_headers(answer: Any) -> tuple[int, int, int, str]:
-    """Limit, Remaining, Reset and scope of an answer, each there once."""
+    """Return the four headers of an answer about its limit, each of which is there once."""
     names = [name.lower() for name, _ in answer.headers.multi_items()]
     assert [names.count(name) for name in HEADERS] == [1] * 4, answer.headers
     limit, remaining, reset, scope = (answer.headers[name] for name in HEADERS)
@@ -72,7 +72,7 @@ def limit_headers(answer: Any) -> tuple[int, int, int, str]:
 
 
 def limited_key(folder: Path) -> str:
-    """A key of a running service's folder, with the limits of the specification."""
+    """Return a key of a running service's folder, with the limits of the specification."""
     settings = Settings.from_env({}, data_dir=folder)
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:

@@ -17,7 +17,7 @@ from recorder import Client
 from recorder.live.claimed_replay import claim_live_replay, list_next_live_replays, run_claimed_replay
 from recorder.live.replay_plan import LiveReplayPlanner
 from recorder.models.replay import ReplayRow
-from recorder.setting_parsers import LiveSandbox
+from recorder.setting_parsers import BrowserSettings
 from tests.support.browser import find_chromium, find_readable_chromium
 from tests.support.factories import Caller, Service
 from tests.support.http_service import serving
@@ -28,10 +28,10 @@ from tests.support.sealing import seal_all
 
 @contextmanager
 def running_live_app(folder: Path, database_url: str) -> Iterator[tuple[Service, int]]:
-    """The application with a live sandbox that may reach loopback, and the port on which it answers."""
+    """Yield the application with a live sandbox that may reach loopback, and the port on which it answers."""
     # Chromium's own sandbox needs rights that many machines of tests withhold.
-    live = LiveSandbox(outbound=("loopback",), no_sandbox=True, chromium=find_readable_chromium())
-    app = create_app(replace(make_settings(folder, database_url=database_url), live=live))
+    browser = BrowserSettings(outbound=("loopback",), no_sandbox=True, chromium=find_readable_chromium())
+    app = create_app(replace(make_settings(folder, database_url=database_url), browser=browser))
     with (
         TestClient(app, raise_server_exceptions=False) as client,
         serving(app, lifespan="off") as port,
@@ -79,7 +79,7 @@ def work_live(caller: Caller) -> ReplayRow | None:
 
 
 def show(caller: Caller, replay_id: str) -> dict[str, Any]:
-    """The replay now, with its steps."""
+    """Return the replay now, with its steps."""
     shown = get_replay(caller, replay_id)
     shown["rows"] = caller.get(f"/v1/replays/{replay_id}/steps").json()["data"]
     return shown
@@ -129,6 +129,6 @@ def decide(caller: Caller, replay_id: str, action: str, **members: Any) -> None:
 
 
 def read_row(caller: Caller, replay_id: str) -> ReplayRow:
-    """The row of a replay."""
+    """Return the row of a replay."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return db.get_one(ReplayRow, replay_id)

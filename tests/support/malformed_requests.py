@@ -16,12 +16,12 @@ SOCKET = "/v1/sessions/ses_1/events/ws"
 
 
 def request(line: str, *headers: str, body: bytes = b"", version: str = "HTTP/1.1") -> bytes:
-    """A request to this host; `KEY` is replaced by the key's header."""
+    """Return the bytes of a request to this host; `KEY` is replaced by the key's header."""
     return "\r\n".join([f"{line} {version}", "Host: 127.0.0.1", *headers, "", ""]).encode("latin-1") + body
 
 
 def send(service: RunningService, raw: bytes) -> list[tuple[int, dict[str, str], bytes]]:
-    """All answers of a connection that the service closes."""
+    """Send bytes; return all answers of the connection, which the service closes."""
     address = urlsplit(service.url)
     raw = raw.replace(b"KEY", f"Authorization: Bearer {service.key}".encode())
     with socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S) as connection:
@@ -41,7 +41,7 @@ def send(service: RunningService, raw: bytes) -> list[tuple[int, dict[str, str],
 
 
 def assert_complete(answer: tuple[int, dict[str, str], bytes]) -> None:
-    """The headers of every answer, and a problem with the same request id where it is an error."""
+    """Check the headers that every answer has, and the request id of a problem."""
     status, headers, body = answer
     assert re.fullmatch("req_[0-9a-z]{26}", headers["x-request-id"]) and headers["service-version"]
     limit, left = int(headers["x-ratelimit-limit"]), int(headers["x-ratelimit-remaining"])

@@ -22,13 +22,13 @@ EVERYTHING = {"builtins": list(ALL), "patterns": []}
 
 
 def make_masker(*builtins: str, patterns: list[dict[str, str]] | None = None, key: bytes = KEY) -> Masker:
-    """A masker with these built-in kinds and patterns."""
+    """Return a masker with these built-in kinds and patterns."""
     policy: dict[str, Any] = {"builtins": list(builtins), "patterns": patterns or []}
     return Masker(compile_masker_rules((canonical_json(policy).decode(),)), key)
 
 
 def pattern(name: str, expression: str, replacement: str = "") -> dict[str, str]:
-    """One pattern of a policy."""
+    """Return one pattern of a policy."""
     return {"name": name, "pattern": expression, "replacement": replacement}
 
 
@@ -40,23 +40,23 @@ def set_masking(caller: Caller, policy: dict[str, Any], *, workflow: str | None 
 
 
 def shown(text: str) -> str:
-    """A masked text without the digits of its tokens."""
+    """Return a masked text without the digits of its tokens."""
     return re.sub("‹([a-z0-9_]+):[0-9a-f]{16}›", r"‹\1›", text)
 
 
 def read_events(caller: Caller, session_id: str) -> list[dict[str, Any]]:
-    """The events of a session as they are read back."""
+    """Return the events of a session as they are read back."""
     data: list[dict[str, Any]] = caller.get(f"/v1/sessions/{session_id}/events").json()["data"]
     return data
 
 
 def shown_json(value: Any) -> Any:
-    """A JSON value without the digits of its tokens."""
+    """Return a JSON value without the digits of its tokens."""
     return json.loads(shown(json.dumps(value, ensure_ascii=False)))
 
 
 def told(runtime: Runtime, session_id: str) -> list[Any]:
-    """The data of the outbox events about a session."""
+    """Return the data of the outbox events about a session."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(OutboxRow).where(OutboxRow.subject_id == session_id)).all()
         return [row.data for row in rows]

@@ -47,7 +47,7 @@ class EmulatedStore(ABC):
 
     @abstractmethod
     def destination(self, prefix: str, **members: Any) -> dict[str, Any]:
-        """The destination that names its bucket."""
+        """Return the destination that names its bucket."""
 
     @abstractmethod
     def put(self, key: str, data: bytes) -> None:
@@ -55,14 +55,14 @@ class EmulatedStore(ABC):
 
     @abstractmethod
     def objects(self, prefix: str) -> dict[str, bytes]:
-        """All objects below a prefix, by key."""
+        """Return all objects below a prefix, by key."""
 
     def uploads(self) -> list[str]:
-        """Keys of uploads that were begun and not ended, where the store shows them."""
+        """Return the keys of uploads that were begun and not ended, where the store shows them."""
         return []
 
     def chosen(self, url: str | None = None, *, is_listed: bool = True) -> dict[str, Any]:
-        """Settings that lead the service to it, perhaps over another address."""
+        """Return the settings that lead the service to it, perhaps over another address."""
         return {self.setting: url or self.url, "export_buckets": (self.listed,) if is_listed else ()}
 
 
@@ -96,7 +96,7 @@ class EmulatedS3(EmulatedStore):
         return [item["Key"] for item in self.client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", [])]
 
     def requests(self) -> list[dict[str, Any]]:
-        """Requests that it received so far."""
+        """Return the requests that it received so far."""
         return [orjson.loads(line) for line in self._log.read_bytes().splitlines()]
 
 
@@ -152,7 +152,7 @@ class EmulatedAzure(EmulatedStore):
 
 @contextmanager
 def running_store(kind: str) -> Iterator[EmulatedStore]:
-    """The emulator of a kind of destination, with an empty bucket."""
+    """Yield the emulator of a kind of destination, with an empty bucket."""
     port = find_free_port()
     url = f"http://127.0.0.1:{port}"
     with tempfile.TemporaryDirectory(prefix="recorder-store-") as folder:
@@ -203,7 +203,7 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 def _azurite() -> str:
-    """The program: on the path, or where `.ci/run` puts it."""
+    """Return the path of the program: the one on PATH, or the one that `.ci/run` installs."""
     name = "azurite-blob"
     result = shutil.which(name) or shutil.which(name, path=str(Path(sys.prefix, "azurite/node_modules/.bin")))
     if result is None:

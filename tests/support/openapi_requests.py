@@ -79,7 +79,7 @@ class Field:
 
 
 def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method, path and description of every operation of the interface."""
+    """Yield method, path and description of every operation of the interface."""
     for path, methods in document["paths"].items():
         if path.startswith("/v1/"):
             for method, operation in methods.items():
@@ -87,7 +87,7 @@ def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 
 def find_fields(document: dict[str, Any]) -> list[Field]:
-    """Every id-bearing field of every operation.
+    """Return every id-bearing field of every operation.
 
     Raises:
         AssertionError: if a field is neither among the ids nor among the others.
@@ -107,7 +107,7 @@ def find_fields(document: dict[str, Any]) -> list[Field]:
 
 
 def kind_of(pointer: str) -> str | None:
-    """The kind of thing that a field names; None for one that names nothing."""
+    """Return the kind of thing that a field names; None for one that names nothing."""
     if pointer in OWN:
         return OWN[pointer]
     if pointer in MEMBERS:
@@ -126,7 +126,7 @@ def _body_schema(operation: dict[str, Any]) -> dict[str, Any]:
 
 
 def _strings(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
-    """Pointers of all members that may hold a string."""
+    """Return the pointers of all members that may hold a string."""
     names: set[str] = set()
 
     def walk(part: dict[str, Any], pointer: tuple[str, ...], seen: tuple[str, ...]) -> None:
@@ -150,7 +150,7 @@ def _strings(document: dict[str, Any], schema: dict[str, Any]) -> list[str]:
 
 
 def make_body(method: str, path: str, ids: dict[str, str]) -> Any:
-    """A body that the operation takes; None where it takes none.
+    """Return a body that the operation takes; None where it takes none.
 
     Raises:
         KeyError: if the body of a route is unknown.
@@ -219,7 +219,7 @@ class Request:
 
 
 def fill(method: str, path: str, ids: dict[str, str], field: Field | None = None, value: str = "") -> Request:
-    """A request about these ids; one field may hold another value.
+    """Return a request about these ids; one field may hold another value.
 
     Raises:
         KeyError: if an id of the path is of no known kind.

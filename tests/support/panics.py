@@ -7,7 +7,7 @@ __all__ = ["make_panics"]
 
 
 def make_panics() -> list[BaseException]:
-    """One panic of each library; delta-rs does not export its class."""
+    """Return one panic of each library; delta-rs does not export its class."""
     assert deltalake.__version__ and pl.exceptions.PanicException
     kinds = [kind for kind in BaseException.__subclasses__() if kind.__name__ == "PanicException"]
     assert len(kinds) > 1

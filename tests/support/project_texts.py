@@ -13,7 +13,7 @@ SOURCES = [path for part in ("api", "pipelines", "recorder") for path in sorted(
 
 
 def table(text: str, heading: str) -> list[list[str]]:
-    """The rows of the first table below a heading or a sentence, without its head."""
+    """Return the rows of the first table below a heading or a sentence, without its head."""
     below = text.partition(heading)[2]
     lines = re.search(r"(?:^\|.*\n)+", below, re.MULTILINE)
     assert lines, heading
@@ -21,12 +21,12 @@ def table(text: str, heading: str) -> list[list[str]]:
 
 
 def prose(text: str) -> str:
-    """A page without its blocks of code."""
+    """Return a page without its blocks of code."""
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 def calls(*names: str) -> Iterator[ast.Call]:
-    """The calls of these functions or methods (`ValidationFailed.of`) in the sources."""
+    """Yield the calls of these functions or methods (`ValidationFailed.of`) in the sources."""
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func) in names:
@@ -34,5 +34,5 @@ def calls(*names: str) -> Iterator[ast.Call]:
 
 
 def text_of(node: ast.expr | None) -> str | None:
-    """The value of a string constant; None of anything else."""
+    """Return the value of a string constant; None of anything else."""
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None

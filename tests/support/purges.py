@@ -63,14 +63,14 @@ def record_live_replay(caller: Caller, source: str) -> tuple[str, str]:
 
 
 def new_word() -> str:
-    """A word that nothing else holds; of letters alone, since labels replace digits."""
+    """Return a word that nothing else holds; of letters alone, since labels replace digits."""
     return "canary" + "".join(secrets.choice(string.ascii_lowercase) for _ in range(12))
 
 
 def recorded_canary(
     caller: Caller, *, is_sealed: bool = True, is_stopped: bool = True, workflow: str = "checkout"
 ) -> Canary:
-    """A session with a canary in actor, metadata, events, frame, snapshot and tag."""
+    """Record a session with a canary in actor, metadata, events, frame, snapshot and tag."""
     word = new_word()
     session_id = caller.make_session(
         workflow=workflow, metadata={"customer": {"name": word}}, actor={"id": word, "kind": "human"}
@@ -96,7 +96,7 @@ def recorded_canary(
 
 
 def _make_picture(word: str) -> bytes:
-    """A small PNG whose bytes hold a word."""
+    """Return a small PNG whose bytes hold a word."""
     notes, file = PngInfo(), io.BytesIO()
     notes.add_text("Comment", word)
     Image.new("RGB", (16, 12)).save(file, "PNG", pnginfo=notes)
@@ -131,13 +131,13 @@ def finish_purges(runtime: Runtime) -> DueStepReport:
 
 
 def open_purges(runtime: Runtime) -> list[tuple[str, str]]:
-    """Session and step of each purge that has not ended."""
+    """Return the session and the step of each purge that has not ended."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(PurgeRow.session_id, PurgeRow.step).where(PurgeRow.step != "done")).all()
     return [(session_id, step) for session_id, step in rows]
 
 
 def purge_row(runtime: Runtime, session_id: str) -> Any:
-    """The purge of a session."""
+    """Return the purge of a session."""
     with runtime.database.transaction(write=False) as db:
         return db.get(PurgeRow, session_id)

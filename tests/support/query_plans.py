@@ -11,7 +11,7 @@ from recorder.storage.database import Database
 
 @contextmanager
 def noted_statements() -> Iterator[list[tuple[str, Any]]]:
-    """Statements of this process with their parameters."""
+    """Yield the statements of this process with their parameters."""
     noted: list[tuple[str, Any]] = []
 
     def note(_: object, __: object, statement: str, parameters: Any, *___: object) -> None:
@@ -25,7 +25,7 @@ def noted_statements() -> Iterator[list[tuple[str, Any]]]:
 
 
 def plan_of(database: Database, statement: str, parameters: Any) -> str:
-    """The plan of a statement, on PostgreSQL as that of a large table."""
+    """Return the plan of a statement, on PostgreSQL as that of a large table."""
     with database.transaction(write=False) as db:
         connection = db.connection()
         explain = "EXPLAIN QUERY PLAN" if database.is_sqlite else "EXPLAIN"

@@ -48,7 +48,7 @@ class Desk:
         is_stopped: bool = True,
         **body: Any,
     ) -> str:
-        """A session with these items, stopped at the end; returns its id."""
+        """Record a session with these items, and stop it; return its id."""
         tenant = self.caller.tenant
         wanted = SessionCreate.model_validate({"workflow": "checkout", "start": True, **body})
         with self.runtime.database.transaction(write=True) as db:
@@ -83,7 +83,7 @@ class Desk:
 
 @contextmanager
 def open_desk(runtime: Runtime, *, workspace_id: str = WORKSPACE, mode: Any = "live") -> Iterator[Desk]:
-    """A desk with a writer of its own."""
+    """Yield a desk with a writer of its own."""
     writer = IngestWriter(runtime.database)
     try:
         yield Desk(runtime, writer, Caller(Tenant(workspace_id, mode), new_id("key")))
@@ -92,7 +92,7 @@ def open_desk(runtime: Runtime, *, workspace_id: str = WORKSPACE, mode: Any = "l
 
 
 def png_item(t_ms: int, data: bytes, **members: Any) -> dict[str, Any]:
-    """A frame item that carries these bytes."""
+    """Return a frame item that carries these bytes."""
     return {"t_ms": t_ms, "content_type": "image/png", "data": base64.b64encode(data).decode(), **members}
 
 
@@ -103,13 +103,13 @@ def session_row(runtime: Runtime, session_id: str) -> SessionRow:
 
 
 def delete(runtime: Runtime, session_id: str) -> None:
-    """Soft-delete a live session of the workspace."""
+    """Delete a live session of the workspace softly."""
     with runtime.database.transaction(write=True) as db:
         delete_session(db, Origin(WORKSPACE, "key", new_id("key")), Tenant(WORKSPACE, "live"), session_id)
 
 
 def outbox_types(runtime: Runtime, session_id: str) -> list[str]:
-    """The types of a session's outbox events, in their order."""
+    """Return the types of a session's outbox events, in their order."""
     with runtime.database.transaction(write=False) as db:
         statement = select(OutboxRow.type).where(OutboxRow.subject_id == session_id)
         return list(db.exec(statement.order_by(OutboxRow.id)))

@@ -13,7 +13,7 @@ REPLAYED = "idempotent-replayed"
 
 
 def assert_replayed(first: Any, second: Any) -> None:
-    """The second answer is the first one, and says so."""
+    """Check that the second answer is the first one, and says so."""
     assert second.headers.get(REPLAYED) == "true", second.text
     assert REPLAYED not in first.headers
     assert (second.status_code, second.content) == (first.status_code, first.content)
@@ -22,7 +22,7 @@ def assert_replayed(first: Any, second: Any) -> None:
 
 
 def sessions_of(caller: Caller) -> list[str]:
-    """The ids of all sessions of a workspace."""
+    """Return the ids of all sessions of a workspace."""
     with caller.service.runtime.database.transaction(write=False) as db:
         rows = select(SessionRow.id).where(SessionRow.workspace_id == caller.key.workspace_id)
         return list(db.exec(rows))

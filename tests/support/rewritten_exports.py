@@ -20,6 +20,6 @@ def hide_for_purge(runtime: Runtime, *session_ids: str, cause: PurgeCause = "har
 
 
 def row_now(runtime: Runtime, export_id: str) -> ExportRow:
-    """The row of an export as it is now."""
+    """Return the row of an export as it is now."""
     with runtime.database.transaction(write=False) as db:
         return db.get_one(ExportRow, export_id)

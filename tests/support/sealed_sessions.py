@@ -48,13 +48,13 @@ def make_settings(folder: Path, **chosen: Any) -> Settings:
 
 
 def make_runtime(folder: Path, **chosen: Any) -> Runtime:
-    """A deployment of its own below a folder."""
+    """Return a deployment of its own below a folder."""
     return Runtime.open(make_settings(folder, **chosen))
 
 
 @pytest.fixture(scope="module")
 def runtime(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """A deployment on either engine; the tests of a module share it."""
+    """Yield a deployment on either engine; the tests of a module share it."""
     opened = make_runtime(tmp_path_factory.mktemp("deployment"), database_url=database_url)
     yield opened
     opened.close()
@@ -127,7 +127,7 @@ def seal(
 
 
 def delete(runtime: Runtime, session_id: str) -> None:
-    """Soft-delete a session."""
+    """Delete a session softly."""
     with runtime.database.transaction(write=True) as db:
         row = db.get_one(SessionRow, session_id)
         row.deleted_at = clock.now()

@@ -10,7 +10,7 @@ def seal_all(runtime: Runtime, *, owner: str = "test", **options: Any) -> list[S
     """Seal all waiting sessions of a deployment and return the sealed batches.
 
     Args:
-        runtime: the deployment; no other run may hold its permits.
+        runtime: the deployment; no other run may hold its run leases.
         owner: name of the run.
         options: as `open_sealer` takes them.
     """

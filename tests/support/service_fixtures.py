@@ -12,20 +12,20 @@ from tests.support.stream_clients import Streamer, StreamService, streaming_serv
 
 @pytest.fixture(scope="module")
 def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The application, once on SQLite and once on PostgreSQL."""
+    """Yield the application, once on SQLite and once on PostgreSQL."""
     with running_app(tmp_path_factory.mktemp("service"), database_url) as running:
         yield running
 
 
 @pytest.fixture
 def caller(service: Service) -> Caller:
-    """A key of a workspace that no other test sees."""
+    """Return a key of a workspace that no other test sees."""
     return service.make_caller()
 
 
 @pytest.fixture
 def second_process(service: Service, tmp_path: Path) -> Iterator[Service]:
-    """The application once more, on the same database and secret, as another process of the deployment."""
+    """Yield a second process of the deployment: the application on the same database and secret."""
     settings = service.runtime.settings
     (tmp_path / "secret").write_bytes(settings.secret)
     with running_app(tmp_path, settings.database_url) as running:
@@ -34,7 +34,7 @@ def second_process(service: Service, tmp_path: Path) -> Iterator[Service]:
 
 @pytest.fixture(scope="module")
 def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
-    """A running service on either engine, which reads keys again more often than by default."""
+    """Yield a running service on either engine, which reads keys again more often than by default."""
     folder = tmp_path_factory.mktemp("service")
     with streaming_service(
         folder, times=StreamTimes(key_check_s=0.1, poll_s=0.2), database_url=database_url
@@ -44,6 +44,6 @@ def stream_service(database_url: str, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture
 def streamer(stream_service: StreamService) -> Iterator[Streamer]:
-    """A key of a workspace that no other test sees."""
+    """Yield a key of a workspace that no other test sees."""
     with stream_service.streamer() as made:
         yield made

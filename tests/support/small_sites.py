@@ -14,7 +14,7 @@ from tests.support.sealing import seal_all
 
 @contextmanager
 def serving_pages(pages: Mapping[str, str]) -> Iterator[tuple[int, list[str]]]:
-    """A server of HTML pages by their path; its port, and the paths of its requests."""
+    """Yield a server of HTML pages by their path; its port, and the paths of its requests."""
     paths: list[str] = []
 
     class Pages(BaseHTTPRequestHandler):
@@ -40,12 +40,12 @@ def serving_pages(pages: Mapping[str, str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def make_button(name: str) -> dict[str, Any]:
-    """A button as a target, whose id is its name."""
+    """Return a button as a target, whose id is its name."""
     return {"role": "button", "name": name, "tag": "button", "selectors": [f"#{name}", f"aria/{name}"]}
 
 
 def make_field(name: str) -> dict[str, Any]:
-    """A field of text as a target, whose id is its name."""
+    """Return a field of text as a target, whose id is its name."""
     return {"role": "textbox", "name": name, "tag": "input", "selectors": [f"#{name}", f"aria/{name}"]}
 
 

@@ -33,7 +33,7 @@ class SpecRow:
 
 
 def read_rows(text: str) -> list[SpecRow]:
-    """The rows of all tables, in their order."""
+    """Return the rows of all tables, in their order."""
     rows = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         number = section.partition(" ")[0]
@@ -61,7 +61,7 @@ def has_test(reference: str) -> bool:
 
 
 def _cases(test: Any) -> set[str]:
-    """The ids of the cases that a test is run with."""
+    """Return the ids of the cases that a test is run with."""
     marks = [mark for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
     return {_case(value, mark.kwargs.get("ids")) for mark in marks for value in mark.args[1]}
 

@@ -16,7 +16,7 @@ from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 @pytest.fixture(scope="module")
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """A dataset of each format, which the tests of a module leave as it is."""
+    """Yield a dataset of each format, which the tests of a module leave as it is."""
     runtime = make_runtime(tmp_path_factory.mktemp("verify"))
     seal(
         runtime, [Recording(frames=[0, 100, 600, 900], outcome=None), Recording(actor_kind=None, frames=[0])]
@@ -27,7 +27,7 @@ def originals(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Pa
 
 @pytest.fixture
 def copy(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
-    """A dataset of a format that a test may spoil."""
+    """Return a dataset of a format that a test may spoil."""
 
     def _copy(format: str) -> Path:
         return Path(shutil.copytree(originals[format], tmp_path / "dataset"))
@@ -36,7 +36,7 @@ def copy(originals: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
 
 
 def file_of_rows(folder: Path) -> Path:
-    """The file that its rows are in: events, or samples."""
+    """Return the file that its rows are in: events, or samples."""
     return next(path for path in folder.glob("data/*/*") if not path.name.startswith("frames"))
 
 

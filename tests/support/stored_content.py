@@ -25,12 +25,12 @@ _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 def stored_texts(runtime: Runtime) -> Iterator[str]:
-    """The texts of all rows, and of all files below the data folder, databases and their logs among them."""
-    return (text for _, text in stored_places(runtime))
+    """Return the texts of all rows and of all files below the data folder, databases and logs included."""
+    return (text for _, text in stored_texts_by_location(runtime))
 
 
-def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
-    """The same texts, each with its place: `table <name>`, or the path below the data folder."""
+def stored_texts_by_location(runtime: Runtime) -> Iterator[tuple[str, str]]:
+    """Yield the same texts, each with its location: `table <name>`, or the path below the data folder."""
     with runtime.database.transaction(write=False) as db:
         for table in METADATA.sorted_tables:
             for row in db.connection().execute(table.select()):
@@ -41,15 +41,15 @@ def stored_places(runtime: Runtime) -> Iterator[tuple[str, str]]:
         yield from ((location, text) for text in texts_of_file(path))
 
 
-def places_of_words(texts: Iterable[tuple[str, str]], expression: str) -> dict[str, set[str]]:
-    """Return the places in which each match is, plain, in escaped JSON or in base64."""
-    places: dict[str, set[str]] = defaultdict(set)
+def locations_of_words(texts: Iterable[tuple[str, str]], expression: str) -> dict[str, set[str]]:
+    """Return the locations of each match, which may be plain, in escaped JSON or in base64."""
+    locations: dict[str, set[str]] = defaultdict(set)
     pattern = re.compile(expression)
     for location, text in texts:
         for readable in readable_texts(text):
             for match in pattern.findall(readable):
-                places[match].add(location)
-    return places
+                locations[match].add(location)
+    return locations
 
 
 def readable_texts(text: str) -> Iterator[str]:
@@ -60,7 +60,7 @@ def readable_texts(text: str) -> Iterator[str]:
 
 
 def _decode(text: str) -> Iterator[str]:
-    """The texts that are in a text as base64."""
+    """Yield the texts that are in a text as base64."""
     for match in _BASE64.findall(text):
         try:
             yield base64.b64decode(match[: len(match) // 4 * 4]).decode("utf-8", "replace")
@@ -69,7 +69,7 @@ def _decode(text: str) -> Iterator[str]:
 
 
 def found_in(texts: Iterable[str], expression: str) -> set[str]:
-    """All that matches, in whichever text."""
+    """Return all matches in any of the texts."""
     return {match for text in texts for match in re.findall(expression, text)}
 
 
@@ -81,7 +81,7 @@ def _files(runtime: Runtime) -> Iterator[Path]:
 
 
 def read_stored_file(path: Path) -> bytes:
-    """The bytes of a file that may be a database in use.
+    """Return the bytes of a file that may be a database in use.
 
     Another process reads those of SQLite: whoever closes such a file loses all locks of its process on it.
     """
@@ -91,7 +91,7 @@ def read_stored_file(path: Path) -> bytes:
 
 
 def texts_of_file(path: Path) -> Iterator[str]:
-    """The texts of a file: raw, unpacked, and decoded."""
+    """Yield the texts of a file: raw, unpacked, and decoded."""
     data = read_stored_file(path)
     yield read_as_text(data)
     match path.suffix:

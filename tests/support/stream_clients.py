@@ -39,7 +39,7 @@ class Streamer:
     http: httpx.Client
 
     def make_session(self, **body: Any) -> str:
-        """A recording session."""
+        """Start a session; return its id."""
         session_id: str = self.post("/v1/sessions", workflow="checkout", start=True, **body)["id"]
         return session_id
 
@@ -48,22 +48,22 @@ class Streamer:
         return self.post(f"/v1/sessions/{session_id}/events", events=items)
 
     def post(self, path: str, **body: Any) -> Any:
-        """A POST that succeeds."""
+        """Send a POST that succeeds; return its answer."""
         answer = self.http.post(path, json=body)
         assert answer.is_success, answer.text
         return answer.json()
 
     def delete(self, path: str) -> None:
-        """A DELETE that succeeds."""
+        """Send a DELETE that succeeds."""
         answer = self.http.delete(path)
         assert answer.is_success, answer.text
 
     def get_stream(self, session_id: str, query: str = "", **headers: str) -> httpx.Response:
-        """The answer of a stream that is refused, or over."""
+        """Return the answer of a stream that is refused, or over."""
         return self.http.get(_path(session_id, query), headers=_headers(headers))
 
     def connect(self, session_id: str, query: str = "", **headers: str) -> ClientConnection:
-        """An open WebSocket; close it, or use it as a context manager."""
+        """Return an open WebSocket; close it, or use it as a context manager."""
         address = self.url.replace("http", "ws", 1) + f"/v1/sessions/{session_id}/events/ws{query}"
         sent = {"Authorization": f"Bearer {self.key.key}", **_headers(headers)}
         return connect(address, additional_headers=sent, open_timeout=PATIENCE_S, compression=None)
@@ -92,7 +92,7 @@ class StreamService:
         mode: Mode = "live",
         scope: str = "admin",
     ) -> Iterator[Streamer]:
-        """A key, in a workspace of its own unless one is named."""
+        """Yield a key, in a workspace of its own unless one is named."""
         secret = self.runtime.settings.secret
         with self.runtime.database.transaction(write=True) as db:
             if workspace_id is None:
@@ -123,11 +123,11 @@ class Heard:
         return [message["id"] for message in self.messages]
 
     def of(self, name: str) -> list[Any]:
-        """The data of the messages of one event."""
+        """Return the data of the messages of one event."""
         return [message["data"] for message in self.messages if message["event"] == name]
 
     def take(self, block: str) -> None:
-        """One block of the format: its lines up to an empty one."""
+        """Add one block of the format: its lines up to an empty one."""
         fields: dict[str, str] = {}
         for line in block.split("\n"):
             name, _, value = line.partition(":")
@@ -151,7 +151,7 @@ def streaming_service(
     ws: type[WebSocketsSansIOProtocol] = WatchedSocket,
     **chosen: Any,
 ) -> Iterator[StreamService]:
-    """A service on a folder; `chosen` are settings, such as its database."""
+    """Yield a service on a folder; `chosen` are settings, such as its database."""
     app = create_app(make_settings(folder, **chosen))
     app.state.stream_times = times or StreamTimes()
     with serving(app, ws=ws) as port:
@@ -160,7 +160,7 @@ def streaming_service(
 
 @contextmanager
 def connected(url: str, key: str) -> Iterator[httpx.Client]:
-    """A client with a key."""
+    """Yield a client with a key."""
     headers = {"Authorization": f"Bearer {key}"}
     with httpx.Client(base_url=url, headers=headers, timeout=PATIENCE_S) as client:
         yield client
@@ -194,7 +194,7 @@ def listening(streamer: Streamer, session_id: str, query: str = "", **headers: s
 
 
 def heard_all(streamer: Streamer, session_id: str, query: str = "", **headers: str) -> Heard:
-    """A stream read to its end."""
+    """Read a stream to its end; return what was received."""
     with listening(streamer, session_id, query, **headers) as heard:
         wait_for(lambda: heard.is_over or heard.error)
     assert heard.error is None
@@ -238,7 +238,7 @@ def stop(streamer: Streamer, session_id: str) -> None:
 
 
 def read_texts(socket: ClientConnection) -> tuple[list[Any], int]:
-    """All messages of a WebSocket until it closes, and the code it closes with."""
+    """Return all messages of a WebSocket until it closes, and the code it closes with."""
     messages = []
     try:
         while True:
@@ -249,5 +249,5 @@ def read_texts(socket: ClientConnection) -> tuple[list[Any], int]:
 
 
 def read_ids(socket: ClientConnection, count: int) -> list[int]:
-    """The positions of the next messages of a WebSocket."""
+    """Return the positions of the next messages of a WebSocket."""
     return [json.loads(socket.recv(timeout=20))["id"] for _ in range(count)]

@@ -59,7 +59,7 @@ class _Exchange(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_token_service() -> Iterator[TokenService]:
-    """A token endpoint of its own."""
+    """Yield a token endpoint of its own."""
     with TokenService() as service:
         Thread(target=service.serve_forever, daemon=True).start()
         yield service

@@ -20,20 +20,20 @@ OTHER = ["html", {}, ["body", {}, ["h1", {}, "Invoice"], ["p", {}, "Nothing to d
 
 
 def click(t_ms: int, name: str, **members: Any) -> dict[str, Any]:
-    """A click on a button with a CSS selector and an accessible name."""
+    """Return a click on a button with a CSS selector and an accessible name."""
     target = {"role": "button", "name": name, "selectors": [[f"#{name.lower()}"], [f"aria/{name}"]]}
     return event(t_ms, "click", target=target, **members)
 
 
 def sealed_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve", **members: Any) -> str:
-    """A sealed session of two clicks on pages with snapshots, and a tag between them."""
+    """Return a sealed session of two clicks on pages with snapshots, and a tag between them."""
     session_id = stopped_run(caller, first=first, workflow=workflow, **members)
     seal_all(caller.service.runtime)
     return session_id
 
 
 def long_run(caller: Caller) -> str:
-    """A sealed session of clicks on large pages in turn, each of which is read again: it takes seconds."""
+    """Return a sealed session whose replay takes seconds: its clicks are on large pages in turn."""
     session_id = caller.make_session(workflow="approve")
     pages = [
         ["html", {}, ["body", {"id": f"page{number}"}, ["button", {"id": "open"}, "Open"], *[["p"]] * 20_000]]
@@ -51,7 +51,7 @@ def long_run(caller: Caller) -> str:
 
 
 def stopped_run(caller: Caller, *, first: Any = PAGE, workflow: str = "approve", **members: Any) -> str:
-    """The same before it is sealed; both clicks have the members."""
+    """Return the same before it is sealed; both clicks have the members."""
     session_id = caller.make_session(workflow=workflow)
     clicks = (click(t_ms, name, **members) for t_ms, name in ((100, "Open"), (300, "Approve")))
     assert caller.add_events(session_id, *clicks).status_code == 202
@@ -88,7 +88,7 @@ def keep_processes() -> tuple[KeptDryProcess, KeptDryProcess, KeptSearchProcess]
 
 
 def make_drain_run(runtime: Runtime, owner: str = "tests") -> ReplayDrainRun:
-    """A drain run with the processes that are kept: one run at a time."""
+    """Return a drain run with the processes that are kept: one run at a time."""
     *dry, search = keep_processes()
     processes = iter(dry)
     computation = DryComputation(runtime, make_process=lambda: next(processes))

@@ -109,7 +109,7 @@ def _hang_up(end: socket.socket) -> None:
 
 @contextmanager
 def cutting(url: str, *, seed: int, most_bytes: int = 3_000) -> Iterator[CuttingLine]:
-    """A line before a service while the block runs, which breaks by chance."""
+    """Run a proxy before a service for the block, whose connections break by chance."""
     line = CuttingLine(url, seed=seed, most_bytes=most_bytes)
     try:
         yield line
@@ -119,7 +119,7 @@ def cutting(url: str, *, seed: int, most_bytes: int = 3_000) -> Iterator[Cutting
 
 @contextmanager
 def switched_line(url: str) -> Iterator[SwitchedLine]:
-    """A line before a service while the block runs, which can be switched off."""
+    """Run a proxy before a service for the block, which can be switched off."""
     line = SwitchedLine(url)
     try:
         yield line

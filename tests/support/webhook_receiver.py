@@ -49,7 +49,7 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def running_receiver(*answers: Answer, hold: threading.Event | None = None) -> Iterator[Receiver]:
-    """A receiver on a free port of the loopback.
+    """Yield a receiver on a free port of the loopback.
 
     Args:
         hold: nothing is answered before this is set.

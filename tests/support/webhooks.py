@@ -15,12 +15,12 @@ LOCAL = "http://127.0.0.1:9/in"
 
 
 def body(**members: Any) -> dict[str, Any]:
-    """A body of `POST /v1/webhooks`."""
+    """Return a body of `POST /v1/webhooks`."""
     return {"url": URL, "events": ["session.sealed"], **members}
 
 
 def make(caller: Caller, **members: Any) -> dict[str, Any]:
-    """A webhook; returns the answer."""
+    """Create a webhook; return the answer."""
     answer = caller.post(WEBHOOKS, body(**members))
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()

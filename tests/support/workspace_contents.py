@@ -13,15 +13,17 @@ from tests.support.sealing import seal_all
 
 
 @dataclass(frozen=True)
-class Place:
-    """Its administrator, and the id of each kind of thing in it."""
+class TenantContents:
+    """Contents of a workspace and mode: its administrator, and the id of each kind of thing."""
 
     admin: Caller
     ids: dict[str, str]
 
 
-def make_place(service: Service, name: str, mode: Any = "live", workspace_id: str | None = None) -> Place:
-    """Two of everything, so that every list has a second page.
+def make_tenant_contents(
+    service: Service, name: str, mode: Any = "live", workspace_id: str | None = None
+) -> TenantContents:
+    """Create two objects of every kind, so that every list has a second page.
 
     Args:
         name: prefix that makes its workflows and tags differ from others.
@@ -75,7 +77,7 @@ def make_place(service: Service, name: str, mode: Any = "live", workspace_id: st
         "path_id": path["path_id"],
         "sealed_id": sealed[0]["id"],
     }
-    return Place(caller, ids)
+    return TenantContents(caller, ids)
 
 
 def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
@@ -89,7 +91,7 @@ def _recording_session(caller: Caller, workflow: str, tag: str) -> str:
 
 
 def _exports(caller: Caller, workflow: str) -> tuple[str, str, str]:
-    """One that is completed, one that waits, and one that is completed and holds nothing."""
+    """Create three exports: one that is completed, one that waits, and an empty one that is completed."""
     stopped_session(caller, *EVENTS, workflow=workflow)
     stopped_session(caller, event(1, "scroll", state_key="elsewhere"), workflow=workflow)
     seal_all(caller.service.runtime)

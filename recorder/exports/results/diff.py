@@ -32,6 +32,7 @@ _CACHED_RESULTS = 16
 # Columns of a plan that the files depend on, beside id and bucket. Plans of samples have one more.
 _CONTENT = ("outcome", "actor_kind", "split", "rows_sha256", "frames_sha256")
 _SAMPLES = "samples_sha256"
+_FILES_GONE = "The files of {} are gone; create the export again."
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def diff_export_plans(blobs: Blobs, row: ExportRow, against: ExportRow) -> PlanD
     """
     for export in (row, against):
         if export.plan_key is None:
-            raise _missing_plan_error(export)
+            raise _make_missing_plan_error(export)
     pair = (row.plan_sha256, against.plan_sha256)
     difference = _find_cached_difference(pair)
     if difference is None:
@@ -105,14 +106,14 @@ def _require_plans_for_diff(blobs: Blobs, *rows: ExportRow) -> None:
         try:
             blobs.get(row.plan_key or "", 0, 1)
         except KeyError as error:
-            raise _missing_plan_error(row) from error
+            raise _make_missing_plan_error(row) from error
 
 
 def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
     try:
         plan = read_stored_export_plan(blobs, row.plan_key or "", most_bytes=MOST_BYTES)
     except KeyError as error:
-        raise _missing_plan_error(row) from error
+        raise _make_missing_plan_error(row) from error
     except PlanTooLarge as error:
         text = f"{row.id} has too many sessions to be compared here; compare the shards of the two manifests."
         raise ValidationFailed.of("against", "invalid_value", message=text, where="query") from error
@@ -122,8 +123,8 @@ def _read_compared_plan(blobs: Blobs, row: ExportRow) -> _Side:
     return _Side(plan.file_format.kinds, plan.spec, plan.graph, sessions)
 
 
-def _missing_plan_error(row: ExportRow) -> NotFound:
-    return NotFound("manifest", f"The files of {row.id} are gone.")
+def _make_missing_plan_error(row: ExportRow) -> NotFound:
+    return NotFound("manifest", _FILES_GONE.format(row.id))
 
 
 def _diff_plan_sides(ours: _Side, theirs: _Side) -> PlanDifference:
@@ -235,14 +236,14 @@ def compare_exports(runtime: Runtime, row: ExportRow, against: ExportRow) -> Exp
 
 def _require_files_for_diff(runtime: Runtime, row: ExportRow) -> None:
     if row.status != "completed":
-        raise InvalidState(row.status, needed="exports that are compared must both be completed")
+        raise InvalidState(row.status, needed=f"export {row.id} must be completed to be compared")
     if row.destination["kind"] != "signed_url":
         return
     destination = open_destination(row, runtime.settings, READING)
     try:
         call_within_time_limit(lambda: destination.size(MANIFEST), seconds=READ_SECONDS)
     except KeyError as error:
-        raise NotFound("manifest", f"The files of {row.id} are gone.") from error
+        raise NotFound("manifest", _FILES_GONE.format(row.id)) from error
 
 
 def _read_compared_sessions(

@@ -243,7 +243,7 @@ def _rewrite_claimed_for_removal(runtime: Runtime, claim: ExportClaim, row: Expo
         except LeaseLost:
             raise
         except NotFound as error:
-            log.warning("export %s is no dataset of ours any more: %s", row.id, error)
+            log.warning("export %s is no dataset of the service any more: %s", row.id, error)
             if is_hosted:
                 expiry.delete_claimed_export_files(runtime, claim, at=clock.now())
             return "removed" if is_hosted else "out_of_reach"

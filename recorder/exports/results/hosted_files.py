@@ -92,7 +92,9 @@ def read_manifest(
     if row.status != "completed":
         raise InvalidState(row.status, needed="export must be completed to have a manifest")
     if row.expired_at is not None:
-        raise NotFound("manifest", f"The files of {row.id} were deleted after their 30 days.")
+        raise NotFound(
+            "manifest", f"The files of {row.id} were deleted after their 30 days; create the export again."
+        )
     try:
         destination = open_destination(row, settings, READING)
     except DestinationNotAllowed as error:

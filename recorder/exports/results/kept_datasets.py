@@ -30,7 +30,7 @@ class KeptDatasets:
         self._oldest_failure = first_id_at("exp", clock.now() - _FAILURE_TIME)
 
     def select_kept(self, db: DbSession, names: Collection[str]) -> set[str]:
-        """Return those of some datasets that are kept.
+        """Return the datasets among these that are kept.
 
         Args:
             db: a transaction; it need not be a write transaction.

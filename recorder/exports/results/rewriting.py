@@ -203,7 +203,7 @@ class _Rewriting:
         return {name: built[name] for name in _CHANGED}
 
     def _announce_manifest(self, *, current: bytes, following: bytes) -> None:
-        """Store the digests of the manifest that is there and of the one that follows: both are ours."""
+        """Store the digests of the manifest that is there and of the one that follows."""
         with self._claim.transaction_in_any_status() as (_, row):
             row.manifest_sha256 = hashlib.sha256(current).hexdigest()
             row.next_manifest_sha256 = hashlib.sha256(following).hexdigest()

@@ -25,7 +25,7 @@ from recorder.models.export import ExportRow
 from recorder.storage.database import Database
 
 _POLL_S = 1.0
-#: A run that waits holds a place in which another export could be written.
+#: A run that waits holds a slot in which another export could be written.
 _PATIENCE_S = 60.0
 #: A call recounts so many exports. One workspace's counts take so long, those of all so long.
 _RECOUNTED_AT_ONCE = 20
@@ -96,7 +96,7 @@ def wait_for_replayability(
         database: database.
         claim: claim of the export.
         export: row of the export as it was claimed.
-        patience_s: seconds after which the export waits without a run, so that others can have its place.
+        patience_s: seconds after which the export waits without a run, so that others can have its slot.
 
     Raises:
         ReplayabilityMissing: if it is not computed in time.

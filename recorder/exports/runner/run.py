@@ -73,7 +73,10 @@ class FilesMissing(RecorderError):
 
     def __init__(self, count: int) -> None:
         files = format_count(count, "file")
-        super().__init__(f"{files} that this export had written disappeared from the destination.")
+        super().__init__(
+            f"{files} that this export had written disappeared from the destination. Find out which program "
+            "removes them, then create the export again."
+        )
 
 
 class DeletionGoesOn(Unavailable):

@@ -79,7 +79,7 @@ def find_next_indexed_export(
 
 
 def find_indexed_sessions(db: DbSession, session_ids: Sequence[str]) -> set[str]:
-    """Return those of some sessions, whose purge has begun, that an export may have."""
+    """Return the sessions among these that an export may have, and whose purge has begun."""
     exported: set[str] = set()
     for ids in _split_ids(session_ids):
         has_export = exists().where(col(ExportSessionRow.session_id) == col(PurgeRow.session_id))

@@ -1,6 +1,6 @@
 """Small exports: claimed by one process that stays at work, so that none waits for a process to start.
 
-One process at a time holds the place of the writer. It tries each small export once; large ones and those
+One process at a time holds the writer lease. It tries each small export once; large ones and those
 whose first try did not end get a run of their own.
 """
 
@@ -34,10 +34,10 @@ from recorder.storage.leases import HeldLease, hold_lease, is_unexpired, make_un
 SLOTS = 4
 SLOTS_OF_WORKSPACE = 2
 SLOTS_OF_CLOUDS = 2
-#: After so long without a sign of life another process may take the place.
-PLACE_MS = 30_000
+#: After so long without a renewal another process may take the writer lease.
+WRITER_LEASE_MS = 30_000
 
-_PLACE, _LEAVING = "small-exports", "small-exports-leaving"
+_WRITER_LEASE, _LEAVING = "small-exports", "small-exports-leaving"
 #: A run that leaves finishes what it writes in this time.
 _LEAVING_MS = 150_000
 # About two seconds of work on one core, and 300 MB of memory.
@@ -50,27 +50,30 @@ SMALL_SHARDS = 100
 _LOOKED_AT = 50
 
 
-def claim_small_export_place(db: DbSession, owner: str) -> HeldLease | None:
-    """Take the place of the process that writes small exports; None while another one holds it."""
-    return hold_lease(db, _PLACE, owner, ttl_ms=PLACE_MS)
+def take_small_export_writer_lease(db: DbSession, owner: str) -> HeldLease | None:
+    """Take the lease of the process that writes small exports; None while another one holds it."""
+    return hold_lease(db, _WRITER_LEASE, owner, ttl_ms=WRITER_LEASE_MS)
 
 
 def find_small_export_writer(db: DbSession) -> str | None:
     """Return the name of the run that writes small exports now; None where there is none."""
-    row = db.get(LeaseRow, _PLACE)
+    row = db.get(LeaseRow, _WRITER_LEASE)
     return row.owner if row is not None and is_unexpired(row, clock.now_ms()) else None
 
 
-def release_small_export_place(db: DbSession, lease: HeldLease) -> None:
-    """Give the place to the next run, and note that this one is still at work. Needs a write transaction."""
+def pass_on_small_export_writer_lease(db: DbSession, lease: HeldLease) -> None:
+    """Release the writer lease for the next run, and note that this run is still at work.
+
+    Needs a write transaction.
+    """
     lease.release(db)
     hold_lease(db, _LEAVING, lease.lease.owner, ttl_ms=_LEAVING_MS)
 
 
 def list_small_export_writers(db: DbSession) -> list[str]:
-    """Return the names of the runs that write small exports now: that of the place, and one that leaves."""
+    """Return the names of the runs that write small exports now: the lease holder, and one that leaves."""
     held = select(LeaseRow.owner).where(
-        col(LeaseRow.name).in_((_PLACE, _LEAVING)), make_unexpired_condition(clock.now_ms())
+        col(LeaseRow.name).in_((_WRITER_LEASE, _LEAVING)), make_unexpired_condition(clock.now_ms())
     )
     return list(db.exec(held))
 

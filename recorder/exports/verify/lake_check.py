@@ -58,7 +58,7 @@ class LakeCheckReader:
         self._sampling = Sampling(**manifest["spec"]["frame_sampling"])
 
     def select_present(self, session_ids: set[str]) -> set[str]:
-        """Return those of some sessions that were in the lake."""
+        """Return the sessions among these that were in the lake."""
         sessions = self._read(
             lambda: (
                 self._select_sessions(self._scan_table("sessions"), session_ids)

@@ -123,7 +123,7 @@ class BackupStore:
         present = self._list_present()
         if name not in present:
             with self._translate_store_errors():
-                self._store.put(_part_key(name), data)
+                self._store.put(_make_part_key(name), data)
             with self._lock:
                 present.add(name)
                 self.stored_bytes += len(data)
@@ -152,7 +152,7 @@ class BackupStore:
             raise DamagedBackup("its list of files names a part that cannot exist")
         try:
             with self._translate_store_errors():
-                data = self._store.get(_part_key(name))
+                data = self._store.get(_make_part_key(name))
         except KeyError as error:
             raise DamagedBackup(f"the part {name[:12]}… is missing") from error
         if hashlib.sha256(data).hexdigest() != name:
@@ -233,5 +233,5 @@ def _make_backup_manifest_key(backup_id: str) -> str:
     return f"{_BACKUPS}{backup_id}.json"
 
 
-def _part_key(name: str) -> str:
+def _make_part_key(name: str) -> str:
     return f"{_PARTS}{name[:2]}/{name}"

@@ -97,10 +97,10 @@ class _PostgresSnapshot(DatabaseSnapshot):
 
 
 def make_copy_statement(table: str, columns: list[str], direction: str) -> str:
-    """Return the COPY statement of a table of ours.
+    """Return the COPY statement of a table of the service.
 
     Raises:
-        ValueError: if a name cannot be one of ours.
+        ValueError: if a name cannot be that of a table or column of the service.
     """
     if not all(name.isascii() and name.replace("_", "").isalnum() for name in (table, *columns)):
         raise ValueError("Tables and columns are named by letters, digits and _.")

@@ -15,9 +15,9 @@ from sqlmodel import col, delete
 from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.exports.results.export_session_removal import remove_from_exports
-from recorder.governance.purging.due_turns import PurgeTurns
 from recorder.governance.purging.purge_rounds import PurgeRounds
 from recorder.governance.purging.purge_rows import advance_purges, lock_purges, update_purges
+from recorder.governance.purging.purge_scheduler import PurgeScheduler
 from recorder.governance.purging.referring_batches import ReferringBatches
 from recorder.governance.purging.session_content import remove_session_contents
 from recorder.governance.purging.step_report import DueStepReport
@@ -57,7 +57,7 @@ class DueStepWork:
         """
         self._runtime = runtime
         self._held = held
-        self._turns = PurgeTurns(runtime)
+        self._scheduler = PurgeScheduler(runtime)
         self._rounds = PurgeRounds(runtime, held, round_s=round_s)
         #: The export that the last round of a workspace and mode visited last; None if it visited all.
         self._last_export_ids: dict[Tenant, str | None] = {}
@@ -70,7 +70,7 @@ class DueStepWork:
     def work_on_due_steps(self) -> bool:
         """Work on due steps of one workspace and mode for some seconds; return False if none is due."""
         steps: dict[str, list[PurgeRow]] = defaultdict(list)
-        with self._turns.take() as purges:
+        with self._scheduler.take() as purges:
             self._rounds.begin()
             for purge in purges:
                 steps[purge.step].append(purge)

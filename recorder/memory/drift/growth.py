@@ -59,10 +59,10 @@ def find_growth(
         known: subjects whose change was noticed before.
         rules: the numbers of the rules.
     """
-    baseline, live = history.counts(term.start, term.known), history.counts(term.known, end)
+    baseline, since = history.counts(term.start, term.known), history.counts(term.known, end)
     sessions = term.known - term.start
-    is_rare = (live >= 2) & (baseline < max(rules.least_seen, rules.least_share * sessions))
-    needed = np.full(len(live), rules.window, dtype=np.int64)
+    is_rare = (since >= 2) & (baseline < max(rules.least_seen, rules.least_share * sessions))
+    needed = np.full(len(since), rules.window, dtype=np.int64)
     for kind in range(len(KINDS)):
         is_kind = history.subjects.kind == kind
         unseen = unseen_subjects(baseline[is_kind])
@@ -71,7 +71,7 @@ def find_growth(
             needed[is_kind & (baseline == seen)] = sightings_needed(seen, sessions, subjects, rules)
     earlier = history.counts(0, term.known)
     growths = []
-    for subject in np.flatnonzero(is_rare & (live >= needed)).tolist():
+    for subject in np.flatnonzero(is_rare & (since >= needed)).tolist():
         if subject not in known:
             kind_of_change: Literal["new", "grew"] = "grew" if earlier[subject] else "new"
             growth = _find_growth_window(history, subject, term, (begin, end), int(needed[subject]), rules)
@@ -103,12 +103,12 @@ def _find_growth_window(
     alarm says more.
     """
     begin, end = judged
-    places = history.sessions_with(subject, term.known, end)
+    positions = history.sessions_with(subject, term.known, end)
     # At each sighting, how many there are in the window that ends with it.
-    firsts = np.searchsorted(places, places - rules.window, side="right")
-    counted = np.arange(1, len(places) + 1) - firsts
-    for last in np.flatnonzero((counted >= needed) & (places >= begin - rules.window)).tolist():
-        sightings = places[firsts[last] : last + 1]
+    firsts = np.searchsorted(positions, positions - rules.window, side="right")
+    counted = np.arange(1, len(positions) + 1) - firsts
+    for last in np.flatnonzero((counted >= needed) & (positions >= begin - rules.window)).tolist():
+        sightings = positions[firsts[last] : last + 1]
         if history.count_until_mixed(sightings) > len(sightings):
             continue
         around = _list_nodes_left_out_by_growth(history, subject, term, sightings)

@@ -62,17 +62,19 @@ class History:
         """Return the positions, from `start` to before `end`, of the sessions that have a subject."""
         return np.flatnonzero(self.has(subject, start, end)) + start
 
-    def count_actors_and_days(self, places: Ints) -> tuple[int, int]:
+    def count_actors_and_days(self, positions: Ints) -> tuple[int, int]:
         """Return the number of actors of these sessions, and of UTC days on which they began."""
-        return len(set(self.actor[places].tolist())), len(set((self.started_ms[places] // DAY_MS).tolist()))
+        return len(set(self.actor[positions].tolist())), len(
+            set((self.started_ms[positions] // DAY_MS).tolist())
+        )
 
-    def count_until_mixed(self, places: Ints) -> int:
+    def count_until_mixed(self, positions: Ints) -> int:
         """Return how many of these sessions it takes to see two actors or days; all + 1 if none do.
 
         One actor's busy afternoon is no drift of the workflow, however many sessions it makes.
         """
-        if not len(places):
+        if not len(positions):
             return 1
-        actors, days = self.actor[places], self.started_ms[places] // DAY_MS
+        actors, days = self.actor[positions], self.started_ms[positions] // DAY_MS
         differs = (actors != actors[0]) | (days != days[0])
-        return int(differs.argmax()) + 1 if differs.any() else len(places) + 1
+        return int(differs.argmax()) + 1 if differs.any() else len(positions) + 1

@@ -1,4 +1,4 @@
-"""Drift monitor of live graphs: which are due for a check, the check itself, and its summary. Spec §6.1."""
+"""Drift monitor of memory graphs: which are due for a check, the check itself, and its summary. Spec §6.1."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

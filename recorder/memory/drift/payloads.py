@@ -98,10 +98,10 @@ def _make_growth_payload(
     growth: Growth, history: History, columns: GraphColumns, workflow: str
 ) -> NewNodeData:
     subject, seen = history.subjects.describe(growth.subject), len(growth.sightings)
-    places = np.arange(growth.window_start, int(growth.sightings[-1]) + 1)
-    expected = round(compute_most_expected(growth.baseline_seen, growth.baseline, len(places)), 1)
+    positions = np.arange(growth.window_start, int(growth.sightings[-1]) + 1)
+    expected = round(compute_most_expected(growth.baseline_seen, growth.baseline, len(positions)), 1)
     sentence = (
-        f"{seen} of the last {len(places)} sessions {_VERBS[subject.kind]}, "
+        f"{seen} of the last {len(positions)} sessions {_VERBS[subject.kind]}, "
         f"{growth.baseline_seen or 'none'} of the {growth.baseline} of the baseline; "
         f"of a {subject.kind} that is merely rare at most {expected} expected. {growth.needed} are an alarm."
     )
@@ -113,7 +113,7 @@ def _make_growth_payload(
         node=DriftNode(node_id=node.node_id, label=node.label, kind=node.kind),
         window=_make_window_payload(
             history,
-            places,
+            positions,
             growth.sightings,
             kind=growth.kind,
             subject=_name_payload_subject(subject, columns),
@@ -143,7 +143,7 @@ def _name_payload_subject(
 
 def _make_window_payload(
     history: History,
-    places: Ints,
+    positions: Ints,
     counted: Ints,
     *,
     kind: ChangeKind,
@@ -154,12 +154,12 @@ def _make_window_payload(
     explanation: str,
 ) -> DriftWindow:
     """Return the sessions of a window; actors and days are those of the sessions that count."""
-    began = history.started_ms[places]
+    began = history.started_ms[positions]
     actors, days = history.count_actors_and_days(counted)
     return DriftWindow(
         kind=kind,
         subject=subject,
-        sessions=len(places),
+        sessions=len(positions),
         seen=seen,
         expected=expected,
         needed=needed,

@@ -89,8 +89,8 @@ class _StoredSubjectNumbers:
 
     def __init__(self, history: History, columns: GraphColumns) -> None:
         self._history = history
-        self._paths = {path.path_id: path.live for path in columns.paths}
-        self._nodes = {node.node_id: node.live for node in columns.nodes}
+        self._paths = {path.path_id: path.representative for path in columns.paths}
+        self._nodes = {node.node_id: node.representative for node in columns.nodes}
 
     def find(self, subject_id: str) -> int | None:
         """Return the number of a subject; None if no session has it."""
@@ -221,8 +221,8 @@ def _restore_drift_term(row: DriftStateRow, history: History, numbers: _StoredSu
     for subject_id, from_seq, to_seq, watched_from_seq in row.inherited:
         number = numbers.find(subject_id)
         if number is not None and number not in inherited:
-            places = (history.at(from_seq), history.after(to_seq), history.at(watched_from_seq))
-            inherited[number] = Inherited(number, *places)
+            positions = (history.at(from_seq), history.after(to_seq), history.at(watched_from_seq))
+            inherited[number] = Inherited(number, *positions)
     start, end = history.at(row.baseline_from_seq), history.after(row.baseline_to_seq)
     known = history.after(row.known_to_seq or row.baseline_to_seq)
     term = Term(start, end, row.baseline_sessions, known, tuple(inherited.values()))
@@ -242,7 +242,9 @@ def list_newly_alarmed_nodes(db: DbSession, scope: GraphScope, columns: GraphCol
     ids = frozenset(db.exec(statement))
     if not ids:
         return ids
-    return frozenset(columns.nodes[node.live].node_id for node in columns.nodes if node.node_id in ids)
+    return frozenset(
+        columns.nodes[node.representative].node_id for node in columns.nodes if node.node_id in ids
+    )
 
 
 def read_history(

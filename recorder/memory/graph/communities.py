@@ -31,7 +31,7 @@ def group_variants(
     sessions: Sequence[int],
     bounds: GraphBounds = GRAPH_BOUNDS,
 ) -> Ints:
-    """Return the group of each variant; one of whose features none is left is a group of its own.
+    """Return the group of each variant; a variant that has no features left is a group of its own.
 
     Args:
         vectors: the weighted features of each, in rows of length 1.
@@ -80,8 +80,8 @@ def find_nearest_neighbours(
     nearest = pairwise_distances_chunked(
         vectors, known, reduce_func=_reduce_distances, metric="cosine", working_memory=max_mebibytes
     )
-    places, cosines = zip(*nearest, strict=True)
-    return np.concatenate(places), np.concatenate(cosines)
+    positions, cosines = zip(*nearest, strict=True)
+    return np.concatenate(positions), np.concatenate(cosines)
 
 
 def _reduce_distances(distances: Floats, _start: int) -> tuple[Ints, Floats]:
@@ -98,12 +98,12 @@ def link_neighbours(vectors: Any) -> Any:
 
     count = vectors.shape[0]
     neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS + 1, count), metric="cosine", algorithm="brute")
-    distances, places = neighbours.fit(vectors).kneighbors(vectors)
+    distances, positions = neighbours.fit(vectors).kneighbors(vectors)
     cosine = np.round(1 - distances, 9)
     graph = nx.Graph()
     graph.add_nodes_from(range(count))
     rows, columns = np.nonzero(cosine >= PATH_COSINE)
-    links = zip(rows.tolist(), places[rows, columns].tolist(), cosine[rows, columns].tolist(), strict=True)
+    links = zip(rows.tolist(), positions[rows, columns].tolist(), cosine[rows, columns].tolist(), strict=True)
     graph.add_weighted_edges_from(sorted(link for link in links if link[0] != link[1]))
     return graph
 

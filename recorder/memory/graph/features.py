@@ -113,10 +113,12 @@ class FeatureCounts:
         return np.where(is_kept, weights, 0.0)
 
     def _number_grams(self, grams: Ints, grain: int) -> Ints:
-        distinct, places = np.unique(grams, return_inverse=True)
-        return np.array([self._number(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[places]
+        distinct, positions = np.unique(grams, return_inverse=True)
+        return np.array([self._number_feature(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[
+            positions
+        ]
 
-    def _number(self, gram: int, grain: int) -> int:
+    def _number_feature(self, gram: int, grain: int) -> int:
         number = self._numbers.setdefault((grain, gram), len(self._numbers))
         if number == len(self._grain_of):
             self._grain_of.append(grain)
@@ -140,11 +142,11 @@ def _list_screen_parts(owners: Ints, flat: Ints, nodes: Sequence[Node]) -> tuple
     """Return the parts of the screens of each owner's nodes."""
     base = max(len(nodes), 1)
     owners, numbers = np.divmod(sort_distinct(owners * base + flat), base)
-    used, places = np.unique(numbers, return_inverse=True)
+    used, positions = np.unique(numbers, return_inverse=True)
     parts = [np.array(nodes[number].features[:_SCREEN_PARTS], dtype=np.int64) for number in used.tolist()]
     sizes = np.array([len(part) for part in parts], dtype=np.int64)
     starts = np.cumsum(sizes) - sizes
-    repeated = sizes[places]
+    repeated = sizes[positions]
     offsets = np.arange(int(repeated.sum())) - np.repeat(np.cumsum(repeated) - repeated, repeated)
     shown = np.concatenate(parts) if parts else flat
-    return np.repeat(owners, repeated), shown[np.repeat(starts[places], repeated) + offsets]
+    return np.repeat(owners, repeated), shown[np.repeat(starts[positions], repeated) + offsets]

@@ -179,8 +179,8 @@ class Graph:
             if trace.trace_key not in self.variant_of
         }
         self.trace_steps += sum(map(len, unseen.values()))
-        sequences = {key: self._sequence(steps) for key, steps in unseen.items()}
-        self.variant_of.update({key: self._variant_key(nodes) for key, nodes in sequences.items()})
+        sequences = {key: self._make_node_sequence(steps) for key, steps in unseen.items()}
+        self.variant_of.update({key: self._make_variant_key(nodes) for key, nodes in sequences.items()})
         variants, paths = self.path_index.add(self._counted(taken, sequences), self.nodes)
         traces = [StateTrace(key, steps, self.variant_of[key]) for key, steps in unseen.items()]
         number_of = self.node_index.number_of
@@ -264,11 +264,11 @@ class Graph:
                     keep(other, index.make_other_node(other))
         return made, states, stand_ins
 
-    def _sequence(self, steps: Iterable[int]) -> tuple[int, ...]:
+    def _make_node_sequence(self, steps: Iterable[int]) -> tuple[int, ...]:
         number_of = self.node_index.number_of
         return drop_repeated_nodes(number_of[key] for key in steps)
 
-    def _variant_key(self, sequence: Iterable[int]) -> int:
+    def _make_variant_key(self, sequence: Iterable[int]) -> int:
         nodes = self.nodes
         return variant_key(nodes[number].node_id for number in sequence)
 

@@ -163,7 +163,7 @@ class NodeLabels:
         self.nbytes = 0
 
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
-        """Take back stored texts, each with the number of its node."""
+        """Load stored texts, each with the number of its node."""
         for node, given in rows:
             self._add(node, text_template_of(given.text), given)
 
@@ -202,17 +202,19 @@ class NodeLabels:
                     self._add(node, template, given)
                     yield given
 
-    def name_nodes(self, labels: Sequence[str], kinds: Sequence[str], live: Sequence[int]) -> list[str]:
+    def name_nodes(
+        self, labels: Sequence[str], kinds: Sequence[str], representatives: Sequence[int]
+    ) -> list[str]:
         """Return the label of each node, no two alike; a merged one has that of the node it belongs to.
 
         Args:
             labels: label of each node, by number, that needs no text of a page.
             kinds: action of each.
-            live: number of the node that represents each.
+            representatives: number of the node that each was merged into, or its own.
         """
-        lives = [number for number in range(len(labels)) if live[number] == number]
+        unmerged = [number for number in range(len(labels)) if representatives[number] == number]
         shown = list(labels)
-        for number in lives:
+        for number in unmerged:
             bare = labels[number] or make_step_label(kinds[number], "")
             name = self._find_shared(number, TextKind.NAME)
             words = self._find_shared(number, TextKind.WORDS)
@@ -223,10 +225,10 @@ class NodeLabels:
             else:
                 location = next(iter(self._list_locations(number)), "")
                 shown[number] = f"{words or bare} {location}".rstrip()
-        self._distinguish_by_location(shown, lives)
-        _distinguish_labels_by_kind(shown, labels, kinds, lives)
-        _distinguish_labels_by_number(shown, lives)
-        return [shown[number] for number in live]
+        self._distinguish_by_location(shown, unmerged)
+        _distinguish_labels_by_kind(shown, labels, kinds, unmerged)
+        _distinguish_labels_by_number(shown, unmerged)
+        return [shown[number] for number in representatives]
 
     def _is_new_actor(self, actor: int) -> bool:
         """Check whether an actor is new to the graph and decides how many must share a text."""
@@ -275,18 +277,18 @@ class NodeLabels:
                 located.append(preposition + _join_label_words(list(dict.fromkeys(words))))
         return located
 
-    def _distinguish_by_location(self, shown: list[str], lives: Sequence[int]) -> None:
+    def _distinguish_by_location(self, shown: list[str], unmerged: Sequence[int]) -> None:
         """Add to equal labels the first location in which their nodes differ."""
         for preposition in _PREPOSITIONS:
             equal: defaultdict[str, dict[int, str]] = defaultdict(dict)
-            for number in _find_equal_labels(shown, lives):
+            for number in _find_equal_labels(shown, unmerged):
                 located = self._list_locations(number)
                 location = next((text for text in located if text.startswith(preposition)), "")
                 equal[shown[number]][number] = location
-            for label, places in equal.items():
-                if len(set(places.values())) == 1:
+            for label, locations in equal.items():
+                if len(set(locations.values())) == 1:
                     continue
-                for number, location in places.items():
+                for number, location in locations.items():
                     if location and not label.endswith(f" {location}"):
                         shown[number] = f"{label} {location}"
 
@@ -300,18 +302,18 @@ def _list_node_label_texts(step: Step) -> Iterator[tuple[TextKind, str]]:
         yield TextKind.WORDS, step.words
 
 
-def _find_equal_labels(shown: Sequence[str], lives: Sequence[int]) -> list[int]:
+def _find_equal_labels(shown: Sequence[str], unmerged: Sequence[int]) -> list[int]:
     """Return the nodes whose label another one has too."""
-    counts = Counter(shown[number] for number in lives)
-    return [number for number in lives if counts[shown[number]] > 1]
+    counts = Counter(shown[number] for number in unmerged)
+    return [number for number in unmerged if counts[shown[number]] > 1]
 
 
 def _distinguish_labels_by_kind(
-    shown: list[str], labels: Sequence[str], kinds: Sequence[str], lives: Sequence[int]
+    shown: list[str], labels: Sequence[str], kinds: Sequence[str], unmerged: Sequence[int]
 ) -> None:
     """Add the kind of element to equal labels of elements of different kinds."""
     equal: defaultdict[str, list[int]] = defaultdict(list)
-    for number in _find_equal_labels(shown, lives):
+    for number in _find_equal_labels(shown, unmerged):
         equal[shown[number]].append(number)
     for label, numbers in equal.items():
         if len({labels[number] for number in numbers}) == 1:
@@ -322,12 +324,12 @@ def _distinguish_labels_by_kind(
                 shown[number] = f"{label} ({kind})"
 
 
-def _distinguish_labels_by_number(shown: list[str], lives: Sequence[int]) -> None:
+def _distinguish_labels_by_number(shown: list[str], unmerged: Sequence[int]) -> None:
     """Add a number to each label that an older node has."""
-    used = {shown[number] for number in lives}
+    used = {shown[number] for number in unmerged}
     first: dict[str, int] = {}
     counts: Counter[str] = Counter()
-    for number in lives:
+    for number in unmerged:
         label = shown[number]
         if first.setdefault(label, number) == number:
             continue

@@ -75,7 +75,7 @@ def make_unused_graph_id(prefix: str, scope: GraphScope, taken: Container[str], 
     return made
 
 
-def find_live_node(nodes: Sequence[Node], number: int) -> int:
+def find_representative_node(nodes: Sequence[Node], number: int) -> int:
     """Return the node that represents this one: itself, or the one it was merged into, through all merges."""
     merged_into = nodes[number].merged_into
     while merged_into is not None:
@@ -107,7 +107,7 @@ class NodeIndex:
         return self._node_bytes + STATE_BYTES * len(self.number_of)
 
     def restore(self, nodes: Iterable[Node], micro_states: Iterable[tuple[int, int]]) -> None:
-        """Take back stored nodes, in order, and `(micro_key, node number)` pairs."""
+        """Load stored nodes, in order, and `(micro_key, node number)` pairs."""
         for node in nodes:
             self._keep(node)
         self.number_of.update(micro_states)
@@ -231,8 +231,8 @@ def _measure_node_similarity(nodes: Sequence[int], states: Iterable[MergeCandida
     starts = np.searchsorted([state.node for state in chosen], nodes)
     sizes = np.diff(np.append(starts, len(chosen))).astype(np.float64)
     sums = np.zeros((len(nodes), len(nodes)))
-    places = np.repeat(np.arange(len(nodes)), sizes.astype(np.int64))
-    for index, state in zip(places, chosen, strict=True):
+    positions = np.repeat(np.arange(len(nodes)), sizes.astype(np.int64))
+    for index, state in zip(positions, chosen, strict=True):
         features = state.features[:_MAX_FEATURES]
         shared = postings.overlaps(features)
         union = totals + len(features) - shared

@@ -108,7 +108,7 @@ class PathIndex:
         paths: Iterable[Path],
         nodes: Sequence[Node],
     ) -> None:
-        """Take back stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
+        """Load stored variants `(variant_key, nodes, path number, sessions)` and paths, in order."""
         for some in _split_by_nodes([sequence for _, sequence, _, _ in variants]):
             part = variants[some]
             features = self._features.number_features([sequence for _, sequence, _, _ in part], nodes)
@@ -147,7 +147,7 @@ class PathIndex:
         first = len(self.paths)
         apart = self._join([key for key in unseen if counted[key][0]])
         for keys in self._group(apart):
-            self._new_path(keys, nodes)
+            self._add_path(keys, nodes)
         return [self.variants[key] for key in unseen], self.paths[first:]
 
     def group(
@@ -197,10 +197,10 @@ class PathIndex:
         nearest, cosines = np.zeros(len(unseen), dtype=np.int64), np.full(len(unseen), -1.0)
         for some in self._split_by_features(known):
             rows = self._features.vectors([self.variants[known[index]].features for index in some])
-            places, values = find_nearest_neighbours(rows, vectors)
+            positions, values = find_nearest_neighbours(rows, vectors)
             # Of equals the first.
             is_nearer = values > cosines
-            nearest[is_nearer] = some.start + places[is_nearer]
+            nearest[is_nearer] = some.start + positions[is_nearer]
             cosines[is_nearer] = values[is_nearer]
         apart = []
         for key, index, cosine in zip(unseen, nearest.tolist(), cosines.tolist(), strict=True):
@@ -244,7 +244,7 @@ class PathIndex:
         ends = np.flatnonzero(np.diff(groups[order])) + 1
         return [[keys[index] for index in part.tolist()] for part in np.split(order, ends)]
 
-    def _new_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
+    def _add_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
         leader = self.choose_leader(keys)
         node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = make_unused_graph_id("pth", self.scope, self._ids, node_ids)

@@ -16,8 +16,8 @@ from recorder.memory.graph.nodes import (
     MergeCandidate,
     Node,
     NodeIndex,
-    find_live_node,
     find_merged_nodes,
+    find_representative_node,
     make_unused_graph_id,
 )
 from recorder.memory.graph.paths import NO_PATH, Path, PathIndex, Variant, variant_key
@@ -148,10 +148,10 @@ def _compute_rebuilt_variant_key(nodes: Sequence[Node], sequence: Sequence[int])
 def _merge_nodes_in_rebuild(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIndex:
     """Return the nodes with those alike merged into the older, each led by its most frequent state."""
     acts = [node.act for node in recorded.nodes]
-    live = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}
+    node_of = {state.micro_key: find_representative_node(recorded.nodes, state.node) for state in states}
     merged = find_merged_nodes(
         (
-            MergeCandidate(live[state.micro_key], acts[state.node], state.micro_key, state.features or ())
+            MergeCandidate(node_of[state.micro_key], acts[state.node], state.micro_key, state.features or ())
             for state in states
         ),
         recorded.bounds,
@@ -160,7 +160,7 @@ def _merge_nodes_in_rebuild(recorded: RebuildInput, states: Sequence[MicroState]
         replace(node, merged_into=merged[node.number]) if node.number in merged else node
         for node in recorded.nodes
     ]
-    numbers = {key: merged.get(number, number) for key, number in live.items()}
+    numbers = {key: merged.get(number, number) for key, number in node_of.items()}
     weights = _count_sessions_for_rebuild(recorded)
     ordered = sorted(states, key=lambda state: (-weights[state.micro_key], state.micro_key))
     exemplars: dict[int, MicroState] = {}
@@ -182,10 +182,10 @@ def _group_screens(nodes: Sequence[Node], first: Iterable[int], bounds: GraphBou
         first: the numbers of those to begin with, in order.
         bounds: how many screens are compared with each other.
     """
-    live = [node.number for node in nodes if node.merged_into is None]
+    unmerged = [node.number for node in nodes if node.merged_into is None]
     leaders = ExemplarIndex(bounds.exemplars)
     screens: dict[int, int] = {}
-    for number in dict.fromkeys([*first, *live]):
+    for number in dict.fromkeys([*first, *unmerged]):
         leader = leaders.nearest(nodes[number].features)
         if leader is None:
             leaders.add(number, nodes[number].features)
@@ -197,7 +197,7 @@ def _fresh_nodes(recorded: RebuildInput, states: Sequence[MicroState]) -> NodeIn
     """Group micro-states into nodes, the most frequent first; each takes the number that most of it had."""
     weights = _count_sessions_for_rebuild(recorded)
     scratch = _group_states_into_nodes(recorded, states, weights)
-    old_of = {state.micro_key: find_live_node(recorded.nodes, state.node) for state in states}
+    old_of = {state.micro_key: find_representative_node(recorded.nodes, state.node) for state in states}
     heirs = match_rebuilt_ids(old_of, scratch.number_of, weights, free=len(recorded.nodes))
     nodes = {
         node.number: replace(node, merged_into=heirs.merged.get(node.number, node.merged_into))

@@ -94,9 +94,9 @@ def _list_candidates(ways: ShownWayVariants) -> list[int]:
     count = len(ways.sizes)
     if count <= _CANDIDATES:
         return list(range(count))
-    numbers, places = np.unique(ways.nodes, return_inverse=True)
+    numbers, positions = np.unique(ways.nodes, return_inverse=True)
     visits = np.zeros((count, len(numbers)), dtype=np.float32)
-    visits[np.arange(count)[:, None], places.reshape(ways.nodes.shape)] = 1
+    visits[np.arange(count)[:, None], positions.reshape(ways.nodes.shape)] = 1
     visits = visits[:, numbers >= 0]
     shared, distinct = visits @ visits.T, visits.sum(axis=1)
     is_alike = distinct[:, None] + distinct - 2 * shared <= _ALIKE_NODES

@@ -173,8 +173,8 @@ class GraphColumns(GraphStructure):
             row.removed_version,
             where=[was_added, col(row.removed_version) > since],
         )
-        rows, places = self._find_rows([session_id for session_id, _ in ended])
-        self.removed[rows] = _make_column([version for _, version in ended])[places]
+        rows, positions = self._find_rows([session_id for session_id, _ in ended])
+        self.removed[rows] = _make_column([version for _, version in ended])[positions]
         turned = read_graph_rows(
             db,
             scope,
@@ -184,9 +184,9 @@ class GraphColumns(GraphStructure):
             row.earlier_outcome,
             where=[was_added, col(row.outcome_version) > since],
         )
-        rows, places = self._find_rows([session_id for session_id, *_ in turned])
+        rows, positions = self._find_rows([session_id for session_id, *_ in turned])
         for name, column in _make_outcome_columns([members for _, *members in turned]).items():
-            getattr(self, name)[rows] = column[places]
+            getattr(self, name)[rows] = column[positions]
 
     def _find_rows(self, session_ids: Sequence[str]) -> tuple[Ints, Ints]:
         """Return the rows of some sessions, and for each the position of its session among them."""
@@ -195,9 +195,9 @@ class GraphColumns(GraphStructure):
         ids = np.array([session_id.encode() for session_id in session_ids], dtype=self.session_id.dtype)
         order = np.argsort(ids)
         # All rows are sought among the few: the other way round all would have to be sorted.
-        places = np.minimum(np.searchsorted(ids, self.session_id, sorter=order), len(ids) - 1)
-        rows = np.flatnonzero(ids[order[places]] == self.session_id)
-        return rows, order[places[rows]]
+        positions = np.minimum(np.searchsorted(ids, self.session_id, sorter=order), len(ids) - 1)
+        rows = np.flatnonzero(ids[order[positions]] == self.session_id)
+        return rows, order[positions[rows]]
 
 
 def _find_anonymous_rows(columns: GraphColumns) -> Bools:

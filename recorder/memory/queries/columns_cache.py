@@ -48,7 +48,7 @@ class ColumnsCache:
             version: its newest version.
             keep: whether others may get them too.
         """
-        cached = self._kept(scope)
+        cached = self._get_kept_columns(scope)
         if cached.version == version:
             return cached
         if cached.version > version:  # another thread's transaction began later
@@ -59,7 +59,7 @@ class ColumnsCache:
             return columns
         build = self._build(scope)
         with build.lock:
-            cached = max(self._kept(scope), build.made, key=lambda columns: columns.version)
+            cached = max(self._get_kept_columns(scope), build.made, key=lambda columns: columns.version)
             if cached.version > version:
                 cached = GraphColumns()
             columns = cached.updated(db, scope, version)
@@ -68,7 +68,7 @@ class ColumnsCache:
             self._keep(scope, columns)
         return columns
 
-    def _kept(self, scope: GraphScope) -> GraphColumns:
+    def _get_kept_columns(self, scope: GraphScope) -> GraphColumns:
         with self._lock:
             return self._columns.get(scope, GraphColumns())
 

@@ -78,8 +78,8 @@ def compare_selections(
     return MemoryComparison(
         workflow=workflow,
         graph_version=columns.version,
-        selected=both[0].described(),
-        against=both[1].described(),
+        selected=both[0].describe_side(),
+        against=both[1].describe_side(),
         paths=kept(_compare_paths(*both), lambda path: path.path_id),
         nodes=kept(_compare_nodes(*both), lambda node: node.node_id),
         edges=kept(_compare_edges(*both), lambda edge: (edge.source or "", edge.target or "")),
@@ -102,7 +102,7 @@ class _ComparedHalf:
         self.nodes = {node.node_id: node for node in self.view.nodes}
         self.edges = {(edge.source, edge.target): edge for edge in self.view.edges}
 
-    def described(self) -> ComparedSide:
+    def describe_side(self) -> ComparedSide:
         is_empty = self.view.sessions == 0
         return ComparedSide(
             since=self._side.since,

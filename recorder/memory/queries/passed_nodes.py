@@ -115,16 +115,16 @@ class PassedNodes:
             for node, visit in sorted(last.items(), key=lambda item: item[1])
             if node in tagged or nodes[node].node_id in self._required
         ][-_CANDIDATES:]
-        places = {
+        positions = {
             node: (int(own_visits.pos[visit]), int(own_visits.entered_ms[visit])) for node, visit in wanted
         }
-        in_session: list[_PassedNodeCounts] = [self._count_returns(node) for node in places]
+        in_session: list[_PassedNodeCounts] = [self._count_returns(node) for node in positions]
         is_returned = any(successes for _, successes, _ in in_session)
-        counts = in_session if is_returned else [self._count_passes(node) for node in places]
+        counts = in_session if is_returned else [self._count_passes(node) for node in positions]
         basis: Basis = "in_session" if is_returned else "cross_session"
         return [
             PassedNode(node, pos, entered_ms, basis, *count, self.list_donors(node))
-            for (node, (pos, entered_ms)), count in zip(places.items(), counts, strict=True)
+            for (node, (pos, entered_ms)), count in zip(positions.items(), counts, strict=True)
         ]
 
     def describe(self, node: int) -> PassedNode:

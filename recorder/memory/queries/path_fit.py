@@ -53,9 +53,9 @@ def _build_path_fit_ways(columns: GraphColumns) -> PathFitWays:
     owners = np.repeat(np.arange(len(columns.variant_path)), np.diff(columns.variant_start))
     visited = sort_distinct(owners * width + columns.variant_nodes)
     owners, nodes = np.divmod(visited, width)
-    places = columns.variant_path[owners] * width + nodes
+    positions = columns.variant_path[owners] * width + nodes
     visitors: dict[int, int] = {}
-    for index, count in zip(places.tolist(), sessions[owners].tolist(), strict=True):
+    for index, count in zip(positions.tolist(), sessions[owners].tolist(), strict=True):
         visitors[index] = visitors.get(index, 0) + count
     optional = []
     for number, path in enumerate(columns.paths):

@@ -113,7 +113,7 @@ def _read_selected_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[st
     """Return the workflow and the graph of a path, and the number of the path that represents it."""
     workflow, number = _find_path(db, tenant, path_id)
     columns = read_newest_columns(db, GraphScope(tenant, workflow))
-    return workflow, columns, columns.paths[number].live
+    return workflow, columns, columns.paths[number].representative
 
 
 def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:

@@ -203,9 +203,9 @@ def _list_recovery_anchors(
                 np.abs(2 * times[mine] - twice_median), columns, witnessed.row[mine], limit
             )
         ]
-        places = zip(witnessed.row[nearest].tolist(), witnessed.pos[nearest].tolist(), strict=True)
+        positions = zip(witnessed.row[nearest].tolist(), witnessed.pos[nearest].tolist(), strict=True)
         count = int(counts[node])
-        listed = tuple(Witness(row, pos) for row, pos in places)
+        listed = tuple(Witness(row, pos) for row, pos in positions)
         anchors.append(Anchor(node, basis, count, count / failing, twice_median // 2, listed))
     return sorted(anchors, key=lambda anchor: (-anchor.session_count, columns.nodes[anchor.node].node_id))
 

@@ -58,24 +58,24 @@ class SimilarityIndex:
         columns = self._columns
         if columns.is_unkept[row]:
             return []
-        variant = self._variant(row)
+        variant = self._find_variant_of_row(row)
         similarity = self._similarity(variant)
         rows, values = self._candidates(similarity, row, limit)
         is_other = columns.outcome[rows] != columns.outcome[row]
         order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], is_other, -values))[:limit]
         shared = _SharedNodes(columns, variant)
         return [
-            SimilarRow(other, value, shared.with_variant(self._variant(other)))
+            SimilarRow(other, value, shared.with_variant(self._find_variant_of_row(other)))
             for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 
     def compare(self, row: int, others: Ints) -> Floats:
         """Return the similarity of the session of a row to those of others."""
         lines = self._vectors.line_of[self._columns.variant[others]]
-        similarity: Floats = self._similarity(self._variant(row))[lines]
+        similarity: Floats = self._similarity(self._find_variant_of_row(row))[lines]
         return similarity
 
-    def _variant(self, row: int) -> int:
+    def _find_variant_of_row(self, row: int) -> int:
         # Not `columns.variant[row]`, which looks up that of every row.
         return int(self._columns.trace_variant[self._columns.trace[row]])
 
@@ -126,16 +126,16 @@ class _SharedNodes:
 
     def __init__(self, columns: GraphColumns, variant: int) -> None:
         self._columns = columns
-        self._own = list(dict.fromkeys(self._nodes(variant)))
+        self._own = list(dict.fromkeys(self._list_variant_nodes(variant)))
         self._known: dict[int, tuple[int, ...]] = {}
 
     def with_variant(self, variant: int) -> tuple[int, ...]:
         if variant not in self._known:
-            others = frozenset(self._nodes(variant))
+            others = frozenset(self._list_variant_nodes(variant))
             self._known[variant] = tuple(node for node in self._own if node in others)
         return self._known[variant]
 
-    def _nodes(self, variant: int) -> list[int]:
+    def _list_variant_nodes(self, variant: int) -> list[int]:
         start, end = self._columns.variant_start[variant : variant + 2]
         nodes: list[int] = self._columns.variant_nodes[start:end].tolist()
         return nodes

@@ -124,10 +124,10 @@ def _add_step_vector_lines(
 
     starts = matrix.indptr[-1] + np.searchsorted(owners, np.arange(1, count + 1))
     # Half as many bytes as by default: a query reads all of them.
-    places = np.concatenate([matrix.indices, features.astype(np.int32)])
+    positions = np.concatenate([matrix.indices, features.astype(np.int32)])
     offsets = np.concatenate([matrix.indptr, starts.astype(matrix.indptr.dtype)])
     values = np.concatenate([matrix.data, weights])
-    return csr_array((values, places, offsets), shape=(len(offsets) - 1, max(width, 1)))
+    return csr_array((values, positions, offsets), shape=(len(offsets) - 1, max(width, 1)))
 
 
 def _list_grams(columns: GraphColumns, line_of: Ints) -> tuple[Ints, Ints]:

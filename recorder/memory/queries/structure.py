@@ -33,12 +33,12 @@ _SCREEN_PARTS = 5
 
 
 class NodeInfo(NamedTuple):
-    """Node as queries see it; `live` is the number of the node that represents it, mostly its own."""
+    """Node as queries see it; `representative` is the number of the node it was merged into, or its own."""
 
     node_id: str
     label: str
     kind: str
-    live: int
+    representative: int
     #: Keys by which nodes of one action and target, and of one kind of screen, are known.
     act: int = 0
     screen: int = 0
@@ -49,11 +49,11 @@ class NodeInfo(NamedTuple):
 
 
 class PathInfo(NamedTuple):
-    """Path as queries see it; `nodes` are live numbers, `live` the path that represents it."""
+    """Path as queries see it; `nodes` are representatives, `representative` as in `NodeInfo`."""
 
     path_id: str
     nodes: tuple[int, ...]
-    live: int
+    representative: int
 
 
 def make_empty_column() -> Ints:
@@ -71,10 +71,10 @@ class GraphStructure:
 
     nodes: list[NodeInfo] = field(default_factory=list)
     paths: list[PathInfo] = field(default_factory=list)
-    #: The live path of each variant; NO_PATH for that of no nodes.
+    #: The path of each variant, a representative; NO_PATH for that of no nodes.
     variant_path: Ints = field(default_factory=make_empty_column)
-    #: The nodes of variant v are `variant_nodes[variant_start[v]:variant_start[v + 1]]`: live numbers, no two
-    #: equal neighbours.
+    #: The nodes of variant v are `variant_nodes[variant_start[v]:variant_start[v + 1]]`: representatives, no
+    #: two equal neighbours.
     variant_start: Ints = field(default_factory=_make_empty_structure_offsets)
     variant_nodes: Ints = field(default_factory=make_empty_column)
     #: The variant of each trace.
@@ -96,9 +96,10 @@ def read_structure(db: DbSession, scope: GraphScope, previous: GraphStructure, s
         since: version of `previous`; 0 if that is empty.
     """
     nodes, paths = _read_structure_nodes(db, scope), _read_paths(db, scope)
-    lives = [node.live for node in nodes]
+    representatives = [node.representative for node in nodes]
     paths = [
-        path._replace(nodes=drop_repeated_nodes(lives[number] for number in path.nodes)) for path in paths
+        path._replace(nodes=drop_repeated_nodes(representatives[number] for number in path.nodes))
+        for path in paths
     ]
     variants = _read_variants(db, scope, previous, since)
     return {
@@ -110,13 +111,13 @@ def read_structure(db: DbSession, scope: GraphScope, previous: GraphStructure, s
 
 
 def resolve_merges(merged_into: Sequence[int | None]) -> list[int]:
-    """Return for each number the one that represents it, through as many merges as there were."""
-    live = list(range(len(merged_into)))
+    """Return the representative of each number: the one it was merged into, through all merges, or itself."""
+    representatives = list(range(len(merged_into)))
     for number, into in enumerate(merged_into):
         while into is not None:
-            live[number] = into
+            representatives[number] = into
             into = merged_into[into]
-    return live
+    return representatives
 
 
 def _read_structure_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
@@ -125,15 +126,15 @@ def _read_structure_nodes(db: DbSession, scope: GraphScope) -> list[NodeInfo]:
     parts = func.substr(row.features, 1, 8 * _SCREEN_PARTS, type_=LargeBinary).label("parts")
     rows = read_graph_rows(db, scope, *columns, parts)
     rows = sorted(rows, key=lambda row: row.number)
-    live = resolve_merges([row.merged_into for row in rows])
+    representatives = resolve_merges([row.merged_into for row in rows])
     texts = read_graph_labels(db, scope)
-    labels = texts.name_nodes([row.label for row in rows], [row.kind for row in rows], live)
+    labels = texts.name_nodes([row.label for row in rows], [row.kind for row in rows], representatives)
     return [
         NodeInfo(
             node_id=row.node_id,
             label=labels[row.number],
             kind=row.kind,
-            live=live[row.number],
+            representative=representatives[row.number],
             act=row.act,
             screen=row.screen,
             # SQLite gives NULL for a part of an empty value.
@@ -148,8 +149,8 @@ def _read_paths(db: DbSession, scope: GraphScope) -> list[PathInfo]:
     row = GraphPathRow
     rows = read_graph_rows(db, scope, row.number, row.path_id, row.nodes, row.merged_into)
     rows = sorted(rows, key=lambda row: row.number)
-    live = resolve_merges([row.merged_into for row in rows])
-    return [PathInfo(row.path_id, tuple(row.nodes), live[row.number]) for row in rows]
+    representatives = resolve_merges([row.merged_into for row in rows])
+    return [PathInfo(row.path_id, tuple(row.nodes), representatives[row.number]) for row in rows]
 
 
 def _read_variants(db: DbSession, scope: GraphScope, previous: GraphStructure, since: int) -> dict[str, Any]:
@@ -205,8 +206,8 @@ def _find_entries(db: DbSession, scope: GraphScope, steps: Sequence[bytes]) -> t
     owners = np.repeat(np.arange(len(steps)), lengths)
     enters = np.ones(len(flat), dtype=np.bool_)
     enters[1:] = (owners[1:] != owners[:-1]) | (nodes[1:] != nodes[:-1])
-    places = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return places[enters], np.bincount(owners[enters], minlength=len(steps))
+    positions = np.arange(len(flat)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return positions[enters], np.bincount(owners[enters], minlength=len(steps))
 
 
 def _append_structure_numbers(numbers: Ints, new_numbers: Sequence[int] | Ints) -> Ints:

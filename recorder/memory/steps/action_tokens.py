@@ -56,7 +56,7 @@ def text_template_of(text: str) -> str:
 
 def normal_name(text: str) -> str:
     """Return a name in lower case, ≤ 80 characters, with `<time> <money> <hex> <n>` for what varies."""
-    return _normal_name(text[: 4 * _NAME_CHARACTERS])
+    return _shorten_normal_name(text[: 4 * _NAME_CHARACTERS])
 
 
 def _shorten_exact_name(text: str) -> str:
@@ -68,7 +68,7 @@ def _shorten_exact_name(text: str) -> str:
 
 
 @lru_cache(maxsize=65_536)
-def _normal_name(text: str) -> str:
+def _shorten_normal_name(text: str) -> str:
     words = " ".join(make_action_text_storable(text).lower().split())
     if _DIGIT.search(words):
         words = _NAME_PARTS.sub(lambda match: f"<{match.lastgroup}>", words)
@@ -182,7 +182,7 @@ def find_acted_role(tag: str, attrs: Mapping[str, Any]) -> str:
 
 
 #: Types whose object is the address they lead to.
-_PLACES = frozenset(("navigate", "tab_open"))
+_ADDRESS_ACTIONS = frozenset(("navigate", "tab_open"))
 #: Actions whose object has a name given by a program, not by a page.
 NAMED_ACTIONS = frozenset(("activity", "tool_call"))
 _NO_MEMBERS: dict[str, Any] = {}
@@ -217,7 +217,7 @@ def make_action_target_token(
         event: the item.
         screen_locations: as `locate_elements_on_screen` gives them.
     """
-    if action in _PLACES and event.get("url"):
+    if action in _ADDRESS_ACTIONS and event.get("url"):
         token = url_template(event["url"])
         host = token.partition("/")[0].partition("?")[0]
         names = dict.fromkeys(make_step_label(action, noun) for noun in (token, host))
@@ -332,7 +332,11 @@ def step_texts_of_label(action: str, *, target: str, label: str) -> StepTexts:
     """
     if action == "activity":
         return StepTexts(label)
-    kind = "page" if action in _PLACES else name_element_kind_in_step_label("", target.partition(" ")[0])
+    kind = (
+        "page"
+        if action in _ADDRESS_ACTIONS
+        else name_element_kind_in_step_label("", target.partition(" ")[0])
+    )
     return StepTexts(make_step_label(action, kind), names=(label,))
 
 

@@ -83,14 +83,14 @@ def describe_screen(
     reading = _read_screen_dom(dom)
     if reading is not None:
         hashes = sorted(reading.pairs)
-        return Screen(_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
+        return Screen(_make_state_key("d", hashes), tuple(hashes[:_MAX_FEATURES]), reading.tokens)
     is_short = len(url or "") + len(title or "") <= _REMEMBERED_CHARACTERS
     page = _screen_of_address(url, title) if is_short else _screen_of_address.__wrapped__(url, title)
     if page is not NO_SCREEN:
         return page
     if cells is not None:
         features = picture_features(cells)
-        return Screen(_state_key(f"g{PICTURE_VERSION}", list(features)), features, ())
+        return Screen(_make_state_key(f"g{PICTURE_VERSION}", list(features)), features, ())
     return NO_SCREEN
 
 
@@ -105,7 +105,7 @@ def event_screen(event: Mapping[str, Any], frame: Screen | None) -> Screen:
     if client_key:
         # Hashed, for the client's key may say anything, and screens outlive sessions.
         feature = hash_texts("client", client_key)
-        return Screen(_state_key("c", [feature]), (feature,), ())
+        return Screen(_make_state_key("c", [feature]), (feature,), ())
     if frame is not None and frame.state_key is not None:
         return frame
     return describe_screen(dom=None, url=event.get("url"), title=event.get("title"), cells=None)
@@ -148,18 +148,18 @@ def bind_screen_frames_to_events(
         events: `(t_ms, frame_id)` of each event.
         frames: `(t_ms, frame_id)` of each frame, in this order.
     """
-    places = {frame_id: index for index, (_, frame_id) in enumerate(frames)}
+    positions = {frame_id: index for index, (_, frame_id) in enumerate(frames)}
     times = [t_ms for t_ms, _ in frames]
     bound = []
     for t_ms, frame_id in events:
-        index = places.get(frame_id) if frame_id is not None else None
+        index = positions.get(frame_id) if frame_id is not None else None
         if index is None:
             index = bisect_right(times, t_ms) - 1
         bound.append(index if index >= 0 else None)
     return bound
 
 
-def _state_key(source: str, hashes: list[int]) -> str:
+def _make_state_key(source: str, hashes: list[int]) -> str:
     return f"{_PREFIX}{source}{xxhash.xxh64_hexdigest(array('q', hashes).tobytes())}"
 
 
@@ -173,7 +173,7 @@ def _screen_of_address(url: str | None, title: str | None) -> Screen:
         return NO_SCREEN
     features.sort()
     tokens = (f"title {normal_name(title)}",) if title else ()
-    return Screen(_state_key("u", features), tuple(features), tokens)
+    return Screen(_make_state_key("u", features), tuple(features), tokens)
 
 
 @dataclass(slots=True)

@@ -87,12 +87,12 @@ def session_steps(
     """
     ordered = sorted(events, key=_make_step_event_sort_key)
     shown = sorted(frames, key=_make_step_frame_sort_key)
-    places = bind_screen_frames_to_events(
+    positions = bind_screen_frames_to_events(
         [(event["t_ms"], event.get("frame_id")) for event in ordered],
         [(frame.t_ms, frame.frame_id) for frame in shown],
     )
     walk = StepBuilder(collapse=collapse)
-    for event, index in zip(ordered, places, strict=True):
+    for event, index in zip(ordered, positions, strict=True):
         walk.add(event, None if index is None else shown[index])
     return walk.steps
 
@@ -167,7 +167,7 @@ class StepBuilder:
         return (step.pos, 0, 0)
 
     def _undo(self, act: PointerAct) -> None:
-        """Take an act back."""
+        """Remove an act again."""
         step = self.steps[act.pos]
         if act.runs:
             step.runs, step.t_out_ms = act.runs, act.t_out_ms

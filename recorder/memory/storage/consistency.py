@@ -168,8 +168,8 @@ def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
 
 
 def _find_sessions_off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) -> list[str]:
-    lives = read_graph_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
-    live = {number for (number,) in lives}
+    rows = read_graph_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
+    unmerged = {number for (number,) in rows}
     variant = GraphVariantRow
     rows = read_graph_rows(db, scope, variant.variant_key, variant.path, variant.nodes)
     path_of = {row.variant_key: row.path for row in rows}
@@ -181,7 +181,7 @@ def _find_sessions_off_path(db: DbSession, scope: GraphScope, current: list[tupl
             continue
         lies_on[session_id].append(path_of.get(variant_of.get(trace, 0)))
     return sorted(
-        session_id for session_id, paths in lies_on.items() if len(paths) != 1 or paths[0] not in live
+        session_id for session_id, paths in lies_on.items() if len(paths) != 1 or paths[0] not in unmerged
     )
 
 

@@ -103,10 +103,14 @@ def _remove_unvisited_names(
     be the last that gave a name: its own purge removes that.
     """
     node, path = GraphNodeRow, SessionPathRow
-    unvisited = {live for _, live in names.nodes.values()}
+    unvisited = {representative for _, representative in names.nodes.values()}
     newer = (*_list_conditions_of_staying(scope, session_ids), col(path.version) > names.version)
     _take_visited_nodes(db, scope, unvisited, newer)
-    unnamed = {number: node_id for number, (node_id, live) in names.nodes.items() if live in unvisited}
+    unnamed = {
+        number: node_id
+        for number, (node_id, representative) in names.nodes.items()
+        if representative in unvisited
+    }
     for number in unnamed:
         db.exec(update(node).where(*in_scope(node, scope), col(node.number) == number).values(label=""))
     return set(unnamed.values())
@@ -118,7 +122,7 @@ def _find_names_of_unvisited_nodes(
     """Return the names of activities and tools that only sessions which leave the graph used.
 
     Such a name needs no other session that shares it, and may be that of a person. Sessions that use it later
-    give it back.
+    restore it.
 
     Returns:
         Ids of the nodes and, of merged ones, the numbers of the nodes that replace them, by their numbers.
@@ -136,11 +140,11 @@ def _find_names_of_unvisited_nodes(
         return {}
     columns = select(node.number, node.node_id, node.merged_into, node.label)
     rows = db.exec(columns.where(*is_of_named_kind)).all()
-    merged_into = {number: live for number, _, live, _ in rows if live is not None}
+    merged_into = {number: into for number, _, into, _ in rows if into is not None}
     return {
-        number: (node_id, _find_live(merged_into, number))
+        number: (node_id, _find_representative(merged_into, number))
         for number, node_id, _, label in rows
-        if label and _find_live(merged_into, number) in unvisited
+        if label and _find_representative(merged_into, number) in unvisited
     }
 
 
@@ -175,7 +179,7 @@ def _take_visited_nodes(
             return
 
 
-def _find_live(merged_into: Mapping[int, int], number: int) -> int:
+def _find_representative(merged_into: Mapping[int, int], number: int) -> int:
     while number in merged_into:
         number = merged_into[number]
     return number

@@ -1,4 +1,4 @@
-"""The memory graph in SQL: load it, add a batch, take a session back. Spec §4.2; contract §4.
+"""The memory graph in SQL: load it, add a batch, remove a session. Spec §4.2; contract §4.
 
 Sealing adds structure (through `indexing`) and a rebuild rearranges it; the API process
 only moves counters, for late tags and deletions. All take the next version under the lock of the workflow's
@@ -188,7 +188,7 @@ def remove_session_from_graph(db: DbSession, row: SessionRow) -> int | None:
 
 
 def find_known_sessions(db: DbSession, session_ids: Iterable[str]) -> set[str]:
-    """Return those of these sessions that were added to a graph before."""
+    """Return the sessions among these that were added to a graph before."""
     known: set[str] = set()
     for some in split_graph_session_ids(list(session_ids)):
         known.update(

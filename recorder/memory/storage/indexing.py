@@ -146,7 +146,7 @@ class GraphIndexer:
         scopes = sorted(by_scope, key=lambda scope: scope.workflow)
         budget = _BatchBudget(self._capacity.comparisons)
         return PreparedIndexing(
-            tuple(self._part(db, scope, by_scope[scope], actors, budget) for scope in scopes)
+            tuple(self._prepare_workflow_part(db, scope, by_scope[scope], actors, budget) for scope in scopes)
         )
 
     def commit(
@@ -191,7 +191,7 @@ class GraphIndexer:
         if held is not None and held.graph is not None:
             self._slowness[scope] = seconds / _predict_rebuild_after_indexing(held.graph)
 
-    def _part(
+    def _prepare_workflow_part(
         self,
         db: DbSession,
         scope: GraphScope,

@@ -23,7 +23,7 @@ _MAX_KEPT = 4_096
 
 
 @dataclass(slots=True)
-class _LiveParts:
+class _VisitedParts:
     """The parts of one graph that have sessions."""
 
     nodes: set[int] = field(default_factory=set)
@@ -88,9 +88,9 @@ def read_graph_sizes(db: DbSession, tenant: Tenant, workflows: Sequence[str]) ->
     return counted
 
 
-def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _LiveParts]:
+def _read_held(db: DbSession, tenant: Tenant, workflows: Sequence[str]) -> defaultdict[str, _VisitedParts]:
     """Return the present parts of each graph; none for a graph without sessions."""
-    held: defaultdict[str, _LiveParts] = defaultdict(_LiveParts)
+    held: defaultdict[str, _VisitedParts] = defaultdict(_VisitedParts)
     if not workflows:
         return held
     trace, variant = GraphTraceRow, GraphVariantRow

@@ -199,7 +199,7 @@ def _is_straight_line_free(layout: PictureGeometry, source: DrawnNode, target: D
 #: Edges beside the common path that fewer sessions took carry no figure.
 _LABELLED_SHARE = 0.03
 #: Where along an edge its figure may stand, the best position first.
-_PLACES = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
+_SHARE_POSITIONS = (0.5, 0.42, 0.58, 0.34, 0.66, 0.26, 0.74)
 Steps = frozenset[tuple[str | None, str | None]]
 
 
@@ -283,7 +283,7 @@ def draw_share(
     share_text = format_percent(share)
     half = estimate_text_width(share_text, FIGURE_SIZE) / 2
     raised = 7 + compute_edge_width(layout.view, edge) / 2 if curve.is_straight else 0.0
-    for t in _PLACES:
+    for t in _SHARE_POSITIONS:
         x, y = curve.at(t)
         box = Box(x - half, y - raised - 6, x + half, y - raised + 6)
         if not any(box.overlaps(other) for other in taken):

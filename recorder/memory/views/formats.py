@@ -190,7 +190,7 @@ def format_graph_as_mermaid(view: GraphView) -> bytes:
         assert edge.source is not None and edge.target is not None
         share = format_percent(view.share(edge.sessions)).replace("<", "#lt;")
         lines.append(f'  {names[edge.source]} -->|"{share}"| {names[edge.target]}')
-    for style, members in _mermaid_styles(shown, names):
+    for style, members in _list_mermaid_styles(shown, names):
         lines.append(f"  classDef {style} fill:{_COLOURS[style]},color:#fff,stroke:none")
         lines.append(f"  class {','.join(members)} {style}")
     return ("\n".join(lines) + "\n").encode()
@@ -242,7 +242,7 @@ def _mermaid_text(label: str) -> str:
     return _MARKS.sub(lambda mark: f"#{ord(mark[0])};", label)
 
 
-def _mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
+def _list_mermaid_styles(view: GraphView, names: dict[str, str]) -> list[tuple[str, list[str]]]:
     members: dict[str, list[str]] = {}
     on_spine = frozenset(view.spine)
     for node in view.nodes:

@@ -103,11 +103,11 @@ def _choose_node_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[
 def _close_column_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     """Return the same order with no two neighbours further apart than a column."""
     closed: dict[float, float] = {0.0: 0.0}
-    places = sorted({0.0, *wanted.values()})
-    middle = places.index(0.0)
-    for before, column in pairwise(places[middle:]):
+    positions = sorted({0.0, *wanted.values()})
+    middle = positions.index(0.0)
+    for before, column in pairwise(positions[middle:]):
         closed[column] = closed[before] + min(column - before, 1.0)
-    for before, column in pairwise(places[middle::-1]):
+    for before, column in pairwise(positions[middle::-1]):
         closed[column] = closed[before] - min(before - column, 1.0)
     return {node_id: closed[column] for node_id, column in wanted.items()}
 
@@ -180,9 +180,9 @@ def _compute_arc_heights(layout: PictureGeometry) -> dict[tuple[str, str], float
     for first, last, source, target in sorted(spans, key=lambda span: (span[1] - span[0], *span)):
         inside = [level for low, high, level in levels.values() if first <= low and high <= last]
         levels[source, target] = (first, last, 1 + max(inside, default=0))
-    places = {drawn.column: drawn.x for drawn in layout.drawn_nodes.values()}
+    positions = {drawn.column: drawn.x for drawn in layout.drawn_nodes.values()}
     return {
-        ends: 16 + 24 * level + 0.08 * min(places[last] - places[first], 500)
+        ends: 16 + 24 * level + 0.08 * min(positions[last] - positions[first], 500)
         for ends, (first, last, level) in levels.items()
     }
 
@@ -216,8 +216,8 @@ class _LayoutRows:
 
     def put(self, drawn: DrawnNode) -> DrawnNode:
         """Return the node at the position of least cost."""
-        wish = self._pixels(self._wanted[drawn.node.node_id])
-        side, in_line = self._side(drawn), self._rows_of_neighbours(drawn)
+        wish = self._convert_column_to_pixels(self._wanted[drawn.node.node_id])
+        side, in_line = self._side(drawn), self._list_neighbour_rows(drawn)
         best: tuple[float, DrawnNode] | None = None
         for row in sorted(range(-_ROWS, _ROWS + 1), key=lambda row: (abs(row), row * side < 0)):
             if row == 0:
@@ -238,7 +238,7 @@ class _LayoutRows:
         """Return -1 (above) for detours that return further on, 1 (below) for those that lead back or end."""
         return -1 if drawn.node.node_id in self._detours else 1
 
-    def _rows_of_neighbours(self, drawn: DrawnNode) -> set[int]:
+    def _list_neighbour_rows(self, drawn: DrawnNode) -> set[int]:
         ends = {
             end
             for edge in self._layout.view.edges
@@ -247,7 +247,7 @@ class _LayoutRows:
         }
         return {self._row_of[end] for end in ends if end in self._row_of}
 
-    def _pixels(self, column: float) -> float:
+    def _convert_column_to_pixels(self, column: float) -> float:
         centres = self._centres
         last = len(centres) - 1
         if column >= last:

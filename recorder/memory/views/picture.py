@@ -46,9 +46,9 @@ from recorder.memory.views.svg_parts import (
 def draw_node(layout: PictureGeometry, drawn: DrawnNode) -> str:
     """Draw a node with all that is around it; hovering shows its figures."""
     centre = f'cx="{number(drawn.x)}" cy="{number(drawn.y)}"'
-    colour = _node_colour(layout, drawn)
+    colour = _choose_node_colour(layout, drawn)
     marks = [
-        draw_tooltip(_node_tooltip(layout.view, drawn.node)),
+        draw_tooltip(_make_node_tooltip(layout.view, drawn.node)),
         f'<circle {centre} r="{number(drawn.radius)}" fill="{colour}" stroke="{PAPER}" stroke-width="2"/>',
     ]
     if drawn.is_required:
@@ -67,7 +67,7 @@ def draw_node(layout: PictureGeometry, drawn: DrawnNode) -> str:
     return f"<g>{''.join(marks)}{_draw_words(drawn)}{_draw_stubs(drawn)}</g>"
 
 
-def _node_colour(layout: PictureGeometry, drawn: DrawnNode) -> str:
+def _choose_node_colour(layout: PictureGeometry, drawn: DrawnNode) -> str:
     node = drawn.node
     succeeded = sum(
         edge.outcomes[0] for edge in layout.view.edges if edge.target is None and edge.source == node.node_id
@@ -82,7 +82,7 @@ def _node_colour(layout: PictureGeometry, drawn: DrawnNode) -> str:
     return AMBER_INK if 2 * abandoned > node.sessions else GREY
 
 
-def _node_tooltip(view: GraphView, node: ViewNode) -> str:
+def _make_node_tooltip(view: GraphView, node: ViewNode) -> str:
     success, error, abandoned = node.outcomes
     marks = [
         mark

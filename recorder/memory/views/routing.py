@@ -217,7 +217,7 @@ def _find_edge_route_point_between(outer: Point, corner: Point) -> Point:
 
 
 def _divide_edge_route_line(start: Point, end: Point) -> tuple[Point, Point]:
-    """Return the inner points of a straight piece."""
+    """Return the points that divide a straight piece of a route into three equal parts."""
     return (
         ((2 * start[0] + end[0]) / 3, (2 * start[1] + end[1]) / 3),
         ((start[0] + 2 * end[0]) / 3, (start[1] + 2 * end[1]) / 3),

@@ -11,12 +11,12 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from recorder.models.replay import ReplayRow
-from recorder.replay_service.dry.dry_process import DryOutcome, DryProcess, DryTask
+from recorder.replay_service.dry.dry_process import PATIENCE_S, DryOutcome, DryProcess, DryTask
 from recorder.replay_service.dry.dry_tasks import HugeTask, Refusal, find_task_anchor_event, read_dry_tasks
 from recorder.replay_service.scheduling.long_tasks import LongTasks, run_long_task_in_thread
 from recorder.replays.replay_results import DryResult
 from recorder.runtime import Runtime
-from recorder.workspace_turns import WorkspaceTurns
+from recorder.workspace_scheduler import WorkspaceScheduler
 
 #: Most replays whose recordings are read together, and whose results are stored together where none is slow.
 _READ_TOGETHER, _STORED_TOGETHER = 100, 50
@@ -25,7 +25,7 @@ _STEPS_STORED_TOGETHER = 5_000
 #: A replay that takes longer is stopped, and begun again beside the others.
 _QUICK_S = 0.25
 #: Long replays at a time, and sessions that are known to take long.
-_LONG_PLACES, _MOST_LONG_SESSIONS = 2, 1_000
+_LONG_SLOTS, _MOST_LONG_SESSIONS = 2, 1_000
 #: Replays that the process has at a time. To take one back costs the start of another process: they are
 #: computed even if the turn has ended, unless one of them takes longer than this.
 _SENT_TOGETHER, _SLOW_S = 10, 0.05
@@ -62,11 +62,11 @@ class DryComputation:
         self._quick_s = quick_s
         self._make_long_process = make_long_process
         self._process, self._spare = make_process(), make_process()
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
         #: Sessions of replays that were stopped: another one of them is not tried.
         self._long_sessions: dict[str, None] = {}
         #: Replays that take long.
-        self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, places=_LONG_PLACES)
+        self.long: LongTasks[ReplayRow, ComputedReplay] = LongTasks(self._begin_long, slots=_LONG_SLOTS)
 
     def start(self) -> None:
         """Start the process before the first replay."""
@@ -94,11 +94,11 @@ class DryComputation:
                 that takes long.
         """
         waiting: deque[ReplayRow] = deque()
-        for row in self._turns.sort(rows):
+        for row in self._scheduler.sort(rows):
             if row.session_id not in self._long_sessions:
                 waiting.append(row)
             elif row.tenant not in self.long.list_full_tenants():
-                self.long.add(row)  # it is read when it has its place
+                self.long.add(row)  # it is read when it has its slot
         while waiting:
             together = [waiting.popleft() for _ in range(min(_READ_TOGETHER, len(waiting)))]
             began_s = time.monotonic()
@@ -134,7 +134,7 @@ class DryComputation:
                 continue
             else:
                 computed.append(ComputedReplay(row, given))
-            self._turns.add_time(row.tenant, read_s)
+            self._scheduler.add_time(row.tenant, read_s)
         is_cut = False
         while todo and not is_cut:
             chunk = [todo.popleft() for _ in range(min(_SENT_TOGETHER, len(todo)))]
@@ -142,7 +142,7 @@ class DryComputation:
             if len(computed) >= _STORED_TOGETHER:
                 yield from self._yield_group(computed)
         for row, _ in todo:
-            self._turns.add_cost(row.tenant, read_s)  # it is read again
+            self._scheduler.add_cost(row.tenant, read_s)  # it is read again
         yield from self._yield_group(computed)
         return is_cut
 
@@ -157,7 +157,7 @@ class DryComputation:
             yield group
             stored_s = time.monotonic() - began_s
             for row, *_ in group:
-                self._turns.add_cost(row.tenant, stored_s / len(group))
+                self._scheduler.add_cost(row.tenant, stored_s / len(group))
 
     def _replay_chunk(
         self,
@@ -176,7 +176,9 @@ class DryComputation:
         """
         began_s = time.monotonic()
         done = 0
-        with closing(self._process.replay_each([task for _, task in chunk])) as outcomes:
+        with closing(
+            self._process.reply_each([task for _, task in chunk], patience_s=PATIENCE_S)
+        ) as outcomes:
             for outcome in outcomes:
                 now_s = time.monotonic()
                 if outcome is None and not self._process.is_ready:
@@ -189,7 +191,7 @@ class DryComputation:
                     self._spare.start()  # this process may be stopped soon
                     yield from self._yield_group(computed)
                     continue
-                self._turns.add_time(row.tenant, used_s + read_s)
+                self._scheduler.add_time(row.tenant, used_s + read_s)
                 began_s, done = now_s, done + 1
                 if outcome is None:
                     self._add_long(row)
@@ -204,7 +206,7 @@ class DryComputation:
         return time.monotonic() > until_s
 
     def _add_long(self, row: ReplayRow) -> None:
-        """Let a replay wait for its place, and note its session."""
+        """Let a replay wait for its slot, and note its session."""
         self.long.add(row)
         if len(self._long_sessions) >= _MOST_LONG_SESSIONS:
             del self._long_sessions[next(iter(self._long_sessions))]
@@ -221,7 +223,7 @@ class DryComputation:
             return
         process = self._make_long_process()
         try:
-            with closing(process.replay_each([task], patience_s=0)) as outcomes:
+            with closing(process.reply_each([task], patience_s=0)) as outcomes:
                 for outcome in outcomes:
                     if outcome is None:
                         yield None

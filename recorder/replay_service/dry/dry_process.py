@@ -5,17 +5,16 @@ lake.
 """
 
 import os
-from collections.abc import Generator, Iterable
-from contextlib import closing
 from functools import lru_cache
 
 import msgspec
 
 from recorder.errors import Unavailable
 from recorder.garbage_collector import MANY_REQUESTS, reduced_garbage_collection
-from recorder.limited_process import WAITING_FACTOR, LimitedProcess, ProcessEnded, serve_limited_process
+from recorder.limited_process import ProcessEnded, serve_limited_process
 from recorder.replay_service.dry.process_replies import ReplayNotComputed, decode_reply, encode_reply
 from recorder.replay_service.recordings.recording_messages import RecordingMessage, open_recording_message
+from recorder.replay_service.task_process import TaskProcess
 from recorder.replays.dry_replay import ReplayStart, replay_dry
 from recorder.replays.recorded_session import (
     InvalidRecording,
@@ -68,78 +67,8 @@ class DryTask(msgspec.Struct, kw_only=True):
 
 #: Result of a replay; in place of one the reason why there is none: `InvalidRecording` if it cannot be
 #: replayed or takes too much memory or time, `Unavailable` if the store of the snapshots does not answer,
-#: `ReplayNotComputed` for an error of ours.
+#: `ReplayNotComputed` for a defect of the service.
 DryOutcome = DryResult | InvalidRecording | Unavailable | ReplayNotComputed
-
-
-class DryProcess:
-    """Process that computes dry replays, one after the other; the first one starts it."""
-
-    def __init__(
-        self,
-        *,
-        memory_bytes: int = MEMORY_BYTES,
-        seconds: float = SECONDS,
-        is_long: bool = False,
-        waiting_factor: float = WAITING_FACTOR,
-    ) -> None:
-        """Set the limits.
-
-        Args:
-            memory_bytes: memory of a replay.
-            seconds: time of a replay.
-            is_long: whether the process is for one replay that takes long: it gives way to other processes,
-                and has those seconds on a processor.
-            waiting_factor: times that a long replay may take as long, because it waits for a processor.
-        """
-        if is_long:
-            self._process = LimitedProcess(
-                serve_long_dry_replay,
-                memory_bytes=memory_bytes,
-                seconds=waiting_factor * seconds,
-                processor_seconds=seconds,
-            )
-        else:
-            self._process = LimitedProcess(serve_dry_replays, memory_bytes=memory_bytes, seconds=seconds)
-        self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the process has started, so that it computes what it has."""
-        return self._process.is_ready
-
-    def start(self) -> None:
-        """Start the process before the first task, unless there is one."""
-        self._process.start()
-
-    def replay_each(
-        self, tasks: Iterable[DryTask], *, patience_s: float = PATIENCE_S
-    ) -> Generator[DryOutcome | None, None, None]:
-        """Yield the outcomes of tasks, in their order; None each time that one takes so many seconds more.
-
-        A task that takes too much memory or time ends alone. The process goes on with the next task while the
-        caller has the outcome of the last one; an iterator that is closed before its end ends the process.
-        """
-        messages = [msgspec.json.encode(task) for task in tasks]
-        with closing(self._process.request_each(messages, patience_s=patience_s)) as answers:
-            for answer in answers:
-                yield None if answer is None else self._read_outcome(answer)
-
-    def _read_outcome(self, answer: bytes | ProcessEnded) -> DryOutcome:
-        if isinstance(answer, ProcessEnded):
-            return InvalidRecording(
-                f"The replay takes more than {self._limits}; replay a part of the session, "
-                "with mode partial, an anchor and until."
-            )
-        try:
-            result: DryResult = decode_reply(answer, DryResult)
-        except (InvalidRecording, Unavailable, ReplayNotComputed) as error:
-            return error
-        return result
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.end()
 
 
 def serve_dry_replays(memory_bytes: int) -> None:
@@ -153,6 +82,27 @@ def serve_long_dry_replay(memory_bytes: int) -> None:
     """Compute a replay that takes long: slowly while others need the processors."""
     os.nice(_NICENESS)
     serve_dry_replays(memory_bytes)
+
+
+class DryProcess(TaskProcess[DryTask, DryOutcome]):
+    """Process that computes dry replays."""
+
+    serve = serve_dry_replays
+    serve_long = serve_long_dry_replay
+    memory_bytes = MEMORY_BYTES
+    seconds = SECONDS
+
+    def _read_reply(self, answer: bytes | ProcessEnded) -> DryOutcome:
+        if isinstance(answer, ProcessEnded):
+            return InvalidRecording(
+                f"The replay takes more than {self._limits}; replay a part of the session, "
+                "with mode partial, an anchor and until."
+            )
+        try:
+            result: DryResult = decode_reply(answer, DryResult)
+        except (InvalidRecording, Unavailable, ReplayNotComputed) as error:
+            return error
+        return result
 
 
 def _answer_dry_task(message: bytes) -> bytes:

@@ -36,7 +36,7 @@ log = logging.getLogger("recorder.replays")
 #: so many events and frames.
 _ALONE_S, _ALONE_SIZE = 1.0, 2_000
 #: Why a replay has no task: a session is too large or not in the graph, deleted, or in a store that does not
-#: answer; else an error of ours.
+#: answer; else a defect of the service.
 Refusal = InvalidRecording | NotFound | Unavailable | ReplayNotComputed
 
 
@@ -105,7 +105,7 @@ def _read_dry_tasks_alone(
 def _make_dry_task_refusal(row: ReplayRow, error: Exception) -> Refusal:
     if isinstance(error, Refusal):
         return error
-    log.error("replay %s", row.id, exc_info=error)  # a defect of ours, or damaged files
+    log.error("replay %s", row.id, exc_info=error)  # a defect of the service, or damaged files
     return ReplayNotComputed(type(error).__name__)
 
 

@@ -56,7 +56,7 @@ def _choose_evidence_sessions(columns: GraphColumns, path_id: str | None) -> Boo
     """Return the sessions that are in the graph, of a path those counted on it or on the one it became."""
     chosen = columns.current()
     if path_id is not None:
-        live = [path.live for path in columns.paths if path.path_id == path_id]
+        live = [path.representative for path in columns.paths if path.path_id == path_id]
         chosen &= np.isin(columns.path, live)
     return chosen
 

@@ -13,14 +13,14 @@ Result = TypeVar("Result")
 
 
 class ReplayNotComputed(Exception):
-    """A replay or its plan met an error of ours, which the message names."""
+    """A defect of the service ended a replay or its plan; the message names the kind of error."""
 
 
 class _Reply(msgspec.Struct, Generic[Result]):
     result: Result | None = None
     #: Why the recording cannot be replayed.
     invalid: str = ""
-    #: Kind of an error of ours.
+    #: Kind of error, if a defect of the service ended the task.
     error: str = ""
     #: A store did not answer.
     is_unavailable: bool = False
@@ -36,7 +36,7 @@ def encode_reply(compute: Callable[[], Any]) -> bytes:
         reply = _Reply(is_unavailable=True)
     except MemoryError:
         raise
-    except Exception as error:  # a defect of ours: the process goes on with other tasks
+    except Exception as error:  # a defect of the service: the process goes on with other tasks
         reply = _Reply(error=type(error).__name__)
     return msgspec.json.encode(reply)
 
@@ -47,7 +47,7 @@ def decode_reply(reply: bytes, result_type: Any) -> Any:
     Raises:
         InvalidRecording: if the recording cannot be replayed.
         Unavailable: if the store of the snapshots does not answer.
-        ReplayNotComputed: if an error of ours ended the task.
+        ReplayNotComputed: if a defect of the service ended the task.
     """
     decoded = msgspec.json.decode(reply, type=_Reply[result_type])
     if decoded.is_unavailable:

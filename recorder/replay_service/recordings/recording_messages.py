@@ -62,13 +62,13 @@ class RecordingMessage(msgspec.Struct, tag="recording"):
 
 def open_recording_message(message: RecordingMessage, blobs: Blobs) -> RecordedSession:
     """Return a recording whose snapshots are read from the store when they are needed."""
-    places = [frame.snapshot_location for frame in message.frames]
-    reader = _RecordingSnapshotReader(StoredSnapshots(blobs, filter(None, places)))
+    locations = [frame.snapshot_location for frame in message.frames]
+    reader = _RecordingSnapshotReader(StoredSnapshots(blobs, filter(None, locations)))
     frames = [
         RecordedFrame(
             frame.frame_id, frame.t_ms, tuple(frame.state_tokens), partial(reader.read_dom, snapshot)
         )
-        for frame, snapshot in zip(message.frames, places, strict=True)
+        for frame, snapshot in zip(message.frames, locations, strict=True)
     ]
     return RecordedSession(message.session_id, open_recording_message_events(message), frames, message.tags)
 

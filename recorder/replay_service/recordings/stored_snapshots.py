@@ -23,13 +23,13 @@ class SnapshotLocation(NamedTuple):
 class StoredSnapshots:
     """Reader of the packed snapshots of one recording."""
 
-    def __init__(self, blobs: Blobs, places: Iterable[SnapshotLocation]) -> None:
+    def __init__(self, blobs: Blobs, locations: Iterable[SnapshotLocation]) -> None:
         self._blobs = blobs
         #: Bytes of objects from their first to their last snapshot, by key.
         self._parts: dict[str, tuple[int, int]] = {}
         self._kept: dict[str, bytes] = {}
         ranges: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for snapshot in places:
+        for snapshot in locations:
             if snapshot.length is not None:
                 ranges[snapshot.key].append((snapshot.offset, snapshot.offset + snapshot.length))
         left = _MOST_KEPT_BYTES

@@ -6,8 +6,6 @@ snapshots itself.
 """
 
 import os
-from collections.abc import Generator
-from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,11 @@ from typing import Any
 import msgspec
 
 from recorder.errors import NotFound, Unavailable
-from recorder.limited_process import (
-    WAITING_FACTOR,
-    LimitedProcess,
-    ProcessEnded,
-    read_peak_memory,
-    serve_limited_process,
-)
+from recorder.limited_process import ProcessEnded, read_peak_memory, serve_limited_process
 from recorder.recording.sessions import find_session
 from recorder.replay_service.recordings.failed_sessions import SessionFailure
 from recorder.replay_service.recovery_search.candidates import PointTime, list_recovery_candidates
+from recorder.replay_service.task_process import TaskProcess
 from recorder.replays.recorded_session import InvalidRecording
 from recorder.runtime import Runtime
 from recorder.settings import Settings
@@ -74,68 +67,12 @@ class SearchReply(msgspec.Struct):
     is_gone: bool = False
     #: Why the session cannot be searched for.
     invalid: str = ""
-    #: Kind of an error of ours.
+    #: Kind of error, if a defect of the service ended the search.
     error: str = ""
     #: A store did not answer.
     is_unavailable: bool = False
     #: The most memory that the process held so far.
     peak_bytes: int = 0
-
-
-class SearchProcess:
-    """Process that searches for candidates, one task at a time; the first one starts it."""
-
-    def __init__(
-        self,
-        *,
-        memory_bytes: int = MEMORY_BYTES,
-        seconds: float = SECONDS,
-        is_long: bool = False,
-        waiting_factor: float = WAITING_FACTOR,
-    ) -> None:
-        """Set the limits.
-
-        Args:
-            memory_bytes: memory of a search.
-            seconds: time of a search.
-            is_long: whether the process is for one search that takes long: it gives way to other processes,
-                and has those seconds on a processor.
-            waiting_factor: times that a long search may take as long, because it waits.
-        """
-        self._process = LimitedProcess(
-            serve_long_candidate_search if is_long else serve_candidate_searches,
-            memory_bytes=memory_bytes,
-            seconds=waiting_factor * seconds if is_long else seconds,
-            processor_seconds=seconds if is_long else None,
-        )
-        self._limits = f"{seconds:g} seconds or {memory_bytes // 2**20} MiB"
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the process has started, so that it searches."""
-        return self._process.is_ready
-
-    def search(self, task: SearchTask, *, patience_s: float) -> Generator[SearchReply | None, None, None]:
-        """Yield the reply to a task; before that None, each time that it takes so many seconds more.
-
-        An iterator that is closed before the reply ends the search.
-        """
-        message = msgspec.json.encode(task)
-        with closing(self._process.request_each([message], patience_s=patience_s)) as answers:
-            for answer in answers:
-                yield None if answer is None else self._read_reply(answer)
-
-    def _read_reply(self, answer: bytes | ProcessEnded) -> SearchReply:
-        if isinstance(answer, ProcessEnded):
-            return SearchReply(invalid=f"The search for candidates takes more than {self._limits}.")
-        reply = msgspec.json.decode(answer, type=SearchReply)
-        if reply.peak_bytes > _MOST_KEPT_BYTES:
-            self._process.end()
-        return reply
-
-    def end(self) -> None:
-        """End the process."""
-        self._process.end()
 
 
 def serve_candidate_searches(memory_bytes: int) -> None:
@@ -147,6 +84,23 @@ def serve_long_candidate_search(memory_bytes: int) -> None:
     """Search slowly while others need the processors."""
     os.nice(_NICENESS)
     serve_candidate_searches(memory_bytes)
+
+
+class SearchProcess(TaskProcess[SearchTask, SearchReply]):
+    """Process that searches for candidates."""
+
+    serve = serve_candidate_searches
+    serve_long = serve_long_candidate_search
+    memory_bytes = MEMORY_BYTES
+    seconds = SECONDS
+
+    def _read_reply(self, answer: bytes | ProcessEnded) -> SearchReply:
+        if isinstance(answer, ProcessEnded):
+            return SearchReply(invalid=f"The search for candidates takes more than {self._limits}.")
+        reply = msgspec.json.decode(answer, type=SearchReply)
+        if reply.peak_bytes > _MOST_KEPT_BYTES:
+            self.end()
+        return reply
 
 
 def _answer_search(message: bytes) -> bytes:
@@ -161,7 +115,7 @@ def _answer_search(message: bytes) -> bytes:
         reply = SearchReply(is_unavailable=True)
     except MemoryError:
         raise
-    except Exception as error:  # a defect of ours, or damaged files
+    except Exception as error:  # a defect of the service, or damaged files
         reply = SearchReply(error=f"{type(error).__name__}: {error}")
     reply.peak_bytes = read_peak_memory()
     return msgspec.json.encode(reply)

@@ -74,7 +74,7 @@ class CandidateSearches:
         self._runtime, self._pauses, self._report = runtime, pauses, report
         self._quick_s = quick_s
         self._process = process or SearchProcess()
-        self._long: LongTasks[SearchedRow, SearchReply] = LongTasks(self._begin_long, places=1)
+        self._long: LongTasks[SearchedRow, SearchReply] = LongTasks(self._begin_long, slots=1)
         self._began_s = 0.0
         self._waiting: dict[str, SearchedRow] = {}
         #: Number of the last search of each workspace and mode.
@@ -151,7 +151,7 @@ class CandidateSearches:
         except ValidationFailed as error:
             self._store(held, current, SearchReply(invalid=error.problems[0].message))
             return True
-        self._current = (current, self._process.search(task, patience_s=0))
+        self._current = (current, self._process.reply_each([task], patience_s=0))
         self._began_s = time.monotonic()
         return True
 
@@ -167,7 +167,7 @@ class CandidateSearches:
             return
         process = SearchProcess(is_long=True)
         try:
-            yield from process.search(task, patience_s=0)
+            yield from process.reply_each([task], patience_s=0)
         finally:
             process.end()
 

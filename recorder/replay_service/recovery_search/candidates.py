@@ -267,7 +267,7 @@ class _SuffixReader:
             with self._runtime.database.transaction(write=False) as db:
                 row = find_session(db, self._tenant, session_id)
             if row.event_count > _DONOR_EVENTS or row.event_bytes > _DONOR_BYTES:
-                raise InvalidRecording("The session is too large for a donor.")
+                raise InvalidRecording("The session is too large for a recovery to repeat a part of it.")
             self._last = open_recording_message(read_recording(self._runtime, row), self._runtime.blobs)
         return self._last
 

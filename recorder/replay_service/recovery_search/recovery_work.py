@@ -65,7 +65,7 @@ def list_recoveries_without_attempt(db: DbSession) -> list[str]:
 
 
 def release_recoveries_without_attempt(db: DbSession, recovery_ids: Collection[str]) -> None:
-    """Make those of some open recoveries due whose attempt is not under way. Needs a write transaction.
+    """Make the open recoveries among these due whose attempt is not under way. Needs a write transaction.
 
     It covers attempts whose end was stored while another transaction held their recovery, and failed later.
     """

@@ -21,6 +21,7 @@ from recorder.replay_service.dry.process_replies import ReplayNotComputed
 from recorder.replay_service.recordings.recording_messages import RecordingMessage
 from recorder.replay_service.recordings.recording_reads import is_huge_recording
 from recorder.replay_service.replayability.replayability_process import (
+    PATIENCE_S,
     Replayability,
     ReplayabilityProcess,
     ReplayabilityTask,
@@ -39,7 +40,7 @@ from recorder.storage.conditions import in_tenant
 from recorder.storage.leases import HeldLease
 from recorder.storage.store_regions import has_store_marks
 from recorder.tenant import Tenant
-from recorder.workspace_turns import WorkspaceTurns
+from recorder.workspace_scheduler import WorkspaceScheduler
 
 log = logging.getLogger("recorder.replays")
 
@@ -104,9 +105,9 @@ class ReplayabilityWork:
         self._quick_s = quick_s
         self._process, self._spare = process or ReplayabilityProcess(), ReplayabilityProcess()
         self._make_long_process = make_long_process
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
         #: Sessions that take long, one at a time.
-        self._long: LongTasks[SessionRow, Replayability] = LongTasks(self._begin_long, places=1)
+        self._long: LongTasks[SessionRow, Replayability] = LongTasks(self._begin_long, slots=1)
         #: Times of this process's monotonic clock until which sessions and workspaces wait.
         self._paused: dict[str, float] = {}
         self._paused_tenants: dict[Tenant, float] = {}
@@ -164,7 +165,7 @@ class ReplayabilityWork:
                 store_queued_replayability(db, values)
         ended = time.monotonic()
         self._next_s = ended + max(_TURN_EVERY_S, self._turn_pauses * (ended - began))
-        self._turns.add_time(tenant, ended - began)
+        self._scheduler.add_time(tenant, ended - began)
         self._session_s = (self._session_s + (ended - began) / max(1, len(values))) / 2
         return bool(values or self._long) or self.counts["failures"] > failures
 
@@ -195,21 +196,21 @@ class ReplayabilityWork:
             return
         process = self._make_long_process()
         try:
-            yield from process.compute(self._make_task(recording), patience_s=0)
+            yield from process.reply_each([self._make_task(recording)], patience_s=0)
         finally:
             process.end()
 
     def _choose_sessions(self, db: DbSession, now_s: float) -> tuple[Tenant | None, list[SessionRow]]:
         """Return the workspace and mode that used the least time, of those with sessions to compute now."""
         waiting = list_replayability_queue_tenants(db)
-        self._turns.set_waiting(waiting)
+        self._scheduler.set_waiting(waiting)
         full = self._long.list_full_tenants()
         ready = [
             tenant
             for tenant in waiting
             if self._paused_tenants.get(tenant, 0.0) <= now_s and tenant not in full
         ]
-        while (tenant := self._turns.find_next(ready)) is not None:
+        while (tenant := self._scheduler.find_next(ready)) is not None:
             if rows := self._list_waiting(db, tenant):
                 return tenant, rows
             ready.remove(tenant)  # each of its sessions has a pause, or takes long
@@ -315,7 +316,9 @@ class ReplayabilityWork:
     def _request(self, recording: RecordingMessage) -> Replayability | None:
         """Return the value of a session; None if it takes long."""
         began_s = time.monotonic()
-        with closing(self._process.compute(self._make_task(recording))) as replies:
+        with closing(
+            self._process.reply_each([self._make_task(recording)], patience_s=PATIENCE_S)
+        ) as replies:
             for reply in replies:
                 if reply is not None:
                     return reply

@@ -55,7 +55,7 @@ def _list_open_ids(
 
 
 def _end_open_rows(db: DbSession, recovery_ids: Sequence[str], replay_ids: Sequence[str]) -> None:
-    """End those of some recoveries and replays that are open, and the attempts of these recoveries."""
+    """End the open ones among these recoveries and replays, and the attempts of these recoveries."""
     # Recoveries are locked before their attempts, everywhere.
     open_recoveries = select(RecoveryRow).where(
         col(RecoveryRow.id).in_(recovery_ids), col(RecoveryRow.finished_at).is_(None)

@@ -123,7 +123,7 @@ def find_removable_replays(
     Args:
         db: a transaction.
         ids: ids of recoveries and replays that `iterate_old_replays` found.
-        list_held: returns those of some sessions that are held.
+        list_held: returns the sessions among the given ones that are held.
         locks: whether the rows are locked, which takes a write transaction.
     """
     by_id = select(RecoveryRow).where(col(RecoveryRow.id).in_(ids)).order_by(col(RecoveryRow.id))

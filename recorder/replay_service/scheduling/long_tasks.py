@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Generic, TypeVar
 
-from recorder.rotation import compute_workspace_share
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.tenant import Tenant
-from recorder.workspace_turns import TenantRow, WorkspaceTurns
+from recorder.workspace_scheduler import TenantRow, WorkspaceScheduler
 
 #: Tasks that wait, in all and of one workspace and mode. A workspace with so many gets no further task.
 _MOST_WAITING, _MOST_OF_TENANT = 1_000, 5
@@ -36,27 +36,27 @@ class LongTasks(Generic[AnyRow, Outcome]):
     """The long tasks of one run: those that wait, and those under way."""
 
     def __init__(
-        self, begin: Callable[[AnyRow], Generator[Outcome | None, None, None]], *, places: int
+        self, begin: Callable[[AnyRow], Generator[Outcome | None, None, None]], *, slots: int
     ) -> None:
         """Begin without tasks.
 
         Args:
             begin: begins the task of a row; returns an iterator that yields None until there is an outcome,
                 without waiting for it, and ends the task when it is closed.
-            places: tasks under way at a time; while others wait, one workspace has at most half of them.
+            slots: tasks under way at a time; while others wait, one workspace has at most half of them.
         """
         self._begin = begin
-        self._places = places
+        self._slots = slots
         self._waiting: dict[str, AnyRow] = {}
         self._begun: list[_Begun[AnyRow, Outcome]] = []
-        self._turns = WorkspaceTurns()
+        self._scheduler = WorkspaceScheduler()
 
     def __bool__(self) -> bool:
         """Return whether tasks wait or are under way."""
         return bool(self._waiting or self._begun)
 
     def add(self, row: AnyRow) -> None:
-        """Let the task of a row wait for its place."""
+        """Let the task of a row wait for its slot."""
         self._waiting[row.id] = row
 
     def list_ids(self) -> list[str]:
@@ -70,7 +70,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
         return [tenant for tenant, count in counts.items() if count >= most]
 
     def advance(self) -> Iterator[tuple[AnyRow, Outcome]]:
-        """Begin the tasks that have a place, and yield the rows and outcomes of those that have ended."""
+        """Begin the tasks that have a slot, and yield the rows and outcomes of those that have ended."""
         while (row := self._choose_next()) is not None:
             del self._waiting[row.id]
             self._begun.append(_Begun(row, self._begin(row)))
@@ -83,7 +83,7 @@ class LongTasks(Generic[AnyRow, Outcome]):
             if outcome is not None:
                 task.outcomes.close()
                 self._begun.remove(task)
-                self._turns.add_time(task.row.tenant, time.monotonic() - task.began_s)
+                self._scheduler.add_time(task.row.tenant, time.monotonic() - task.began_s)
                 yield task.row, outcome
 
     def end(self) -> None:
@@ -93,14 +93,14 @@ class LongTasks(Generic[AnyRow, Outcome]):
 
     def _choose_next(self) -> AnyRow | None:
         """Return the row whose task is next: of the workspace that used the least time, its oldest one."""
-        if not self._waiting or len(self._begun) >= self._places:
+        if not self._waiting or len(self._begun) >= self._slots:
             return None
         begun = Counter(task.row.tenant for task in self._begun)
         waiting = {row.tenant for row in self._waiting.values()}
-        self._turns.set_waiting(waiting | begun.keys())
-        most = compute_workspace_share(self._places)
+        self._scheduler.set_waiting(waiting | begun.keys())
+        most = compute_workspace_share(self._slots)
         below = [tenant for tenant in sorted(waiting) if begun[tenant] < most]
-        tenant = self._turns.find_next(below or sorted(waiting))
+        tenant = self._scheduler.find_next(below or sorted(waiting))
         return next(row for row in self._waiting.values() if row.tenant == tenant)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from recorder.errors import Unavailable
 from recorder.tenant import Tenant
-from recorder.workspace_turns import TenantRow
+from recorder.workspace_scheduler import TenantRow
 
 #: Time for a store to answer again.
 STORE_TIME = timedelta(minutes=10)

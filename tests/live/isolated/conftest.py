@@ -12,7 +12,7 @@ from recorder.live.browser import Browser
 from recorder.live.proxy import FilteringProxy
 from recorder.net.outbound_guard import AddressGuard
 from recorder.net.reachable_hosts import ReachableHosts
-from recorder.setting_parsers import LiveSandbox
+from recorder.setting_parsers import BrowserSettings
 from recorder.settings import Settings
 from tests.support.browser import Page, chromium, find_chromium
 from tests.support.hostile_pages import NAMES
@@ -86,7 +86,7 @@ def sandbox(
 def running_sandbox(settings: Settings, hosts: ReachableHosts) -> Iterator[Sandbox]:
     """Run browser and proxy while the block runs."""
     dialer = Dialer()
-    proxy = FilteringProxy(hosts, AddressGuard.of_live(settings), dial=dialer)
+    proxy = FilteringProxy(hosts, AddressGuard.of_browser(settings), dial=dialer)
     proxy.start()
     browser = Browser(settings, proxy)
     try:
@@ -99,9 +99,9 @@ def running_sandbox(settings: Settings, hosts: ReachableHosts) -> Iterator[Sandb
 
 def make_settings(folder: Path, outbound: tuple[str, ...], named: dict[str, str]) -> Settings:
     """Return the settings of a deployment. In this network's namespace of users there is only root."""
-    live = LiveSandbox(user="root", no_sandbox=True, chromium=find_chromium(), outbound=outbound)
+    browser = BrowserSettings(user="root", no_sandbox=True, chromium=find_chromium(), outbound=outbound)
     settings = Settings.from_env(named, data_dir=folder)
-    return Settings(**{**vars(settings), "live": live})
+    return Settings(**{**vars(settings), "browser": browser})
 
 
 @pytest.fixture(scope="module")

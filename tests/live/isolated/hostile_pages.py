@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recorder.live.browser import Browser, NoBrowser
-from recorder.setting_parsers import LiveSandbox
+from recorder.setting_parsers import BrowserSettings
 from recorder.settings import Settings
 from tests.live.isolated.conftest import Sandbox
 from tests.support.browser import find_chromium
@@ -41,9 +41,9 @@ def test_files_printers_and_permissions_are_out_of_reach(sandbox: Sandbox, site:
 
 
 def test_a_user_that_this_namespace_lacks_is_no_error_of_ours(sandbox: Sandbox, tmp_path: Path) -> None:
-    live = LiveSandbox(user="nobody", chromium=find_chromium())
+    browser = BrowserSettings(user="nobody", chromium=find_chromium())
     settings = Settings.from_env({}, data_dir=tmp_path)
-    with_user = Browser(Settings(**{**vars(settings), "live": live}), sandbox.proxy)
+    with_user = Browser(Settings(**{**vars(settings), "browser": browser}), sandbox.proxy)
     with pytest.raises(NoBrowser, match=r"cannot run as nobody here .*RECORDER_LIVE_USER"):
         with_user.start((800, 600))
     with_user.close()

@@ -1,4 +1,4 @@
-"""Turns of owners that wait, one after another or by what they used: much work of one holds up no other."""
+"""Fair scheduling among owners, round robin or by cost: much work of one owner delays no other."""
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -9,8 +9,8 @@ _Item = TypeVar("_Item")
 Owner = TypeVar("Owner", bound=Hashable)
 
 
-class Rotation(Generic[_Item]):
-    """Items that wait, by owner; the items of an owner keep their order."""
+class RoundRobinQueue(Generic[_Item]):
+    """Queue that serves owners one after another; the items of an owner keep their order."""
 
     def __init__(self) -> None:
         #: Owners in the order of their turns, each with at least one item.
@@ -25,14 +25,14 @@ class Rotation(Generic[_Item]):
         return self._waiting.get(owner, ())
 
     def add(self, owner: str, item: _Item) -> None:
-        """Add the last item of an owner; one without others is the last in the rotation."""
+        """Add the last item of an owner; an owner without others becomes the last."""
         self._waiting.setdefault(owner, deque()).append(item)
 
     def take(self, may_take: Callable[[str, _Item], bool] = lambda *_: True) -> tuple[str, _Item] | None:
-        """Remove and return the next item, whose owner goes to the end of the rotation.
+        """Remove and return the next item, whose owner becomes the last.
 
         Args:
-            may_take: whether an item of an owner may be taken now; others are passed over.
+            may_take: returns whether an item of an owner may be taken now; others are skipped.
 
         Returns:
             The owner and the item; None if there is none that may be taken.
@@ -47,12 +47,12 @@ class Rotation(Generic[_Item]):
         return None
 
 
-def compute_workspace_share(places: int) -> int:
-    """Return how many places of work one workspace may take: half of them, at least one.
+def compute_workspace_share(slots: int) -> int:
+    """Return how many of some slots one workspace may take: half of them, at least one.
 
-    The other half stays for work of other workspaces, which then waits for no place that one workspace fills.
+    The other half stays for other workspaces, which then never wait for the work of one alone.
     """
-    return max(1, places // 2)
+    return max(1, slots // 2)
 
 
 @dataclass
@@ -64,11 +64,12 @@ class _Account:
     waits_since: int = 0
 
 
-class FairTurns(Generic[Owner]):
-    """Costs of the work of each waiting owner; the one whose work cost least is next.
+class LeastCostScheduler(Generic[Owner]):
+    """Scheduler that counts the cost of each owner's work; the waiting owner whose work cost least is next.
 
-    Of equal ones the next is the one that had no turn for longest, then the one that waits for longest. The
-    cost of an owner that no longer waits is remembered while it is higher than the least of those that wait.
+    Of owners with equal costs, the one whose last turn was longest ago is next, then the one that waits for
+    longest. The cost of an owner that no longer waits is remembered while it is higher than the least of
+    those that wait.
     """
 
     def __init__(self) -> None:

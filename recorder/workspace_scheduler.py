@@ -1,10 +1,10 @@
-"""Turns of workspaces in a run: the one that used the least time is first. Design §3."""
+"""Scheduler of the workspaces of one run: the one that used the least time is next. Design §3."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from recorder.rotation import FairTurns
+from recorder.fair_scheduling import LeastCostScheduler
 from recorder.tenant import Tenant
 
 
@@ -21,8 +21,8 @@ class TenantRow(Protocol):
 _AnyRow = TypeVar("_AnyRow", bound=TenantRow)
 
 
-class WorkspaceTurns(FairTurns[Tenant]):
-    """Seconds that the work of each waiting workspace and mode took in this run."""
+class WorkspaceScheduler(LeastCostScheduler[Tenant]):
+    """Scheduler whose costs are the seconds that the work of each workspace and mode took in this run."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Places of runs that write one export each: their number, the workspaces that have them, and the next ones.
+"""Slots of the runs that write one export each: their number, who uses them, and the exports to start next.
 
-While several workspaces wait, each has at most half of the places. A run beyond this share is requested only
-for a place that is free, or by a workspace without others; Dagster's queue starts the other runs before it.
+While several workspaces wait, each has at most half of the slots. A run beyond this share is requested only
+for a slot that is free, or by a workspace without others; Dagster's queue starts the other runs before it.
 
 Runs from Dagster's pages have a share of their own, as if they were of one more workspace: a backfill of many
 datasets keeps no workspace waiting.
@@ -17,8 +17,8 @@ import dagster as dg
 from pipelines.dagster_runs import QUEUE_TAG, fail_lost_dagster_run, list_unfinished_dagster_runs
 from pipelines.dataset_checks import EXPORT_TAG
 from recorder.exports.runner.export_lease import read_export_states
+from recorder.fair_scheduling import compute_workspace_share
 from recorder.models.export import ExportRow
-from recorder.rotation import compute_workspace_share
 from recorder.storage.database import Database
 
 #: Value of `QUEUE_TAG` of these runs.
@@ -28,25 +28,25 @@ PRIORITY_TAG = "dagster/priority"
 SPARE_PRIORITY = "-1"
 _BEGAN = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
 #: Where Dagster's queue has no limit for these runs; `dagster_home/dagster.yaml` has the same.
-_PLACES = 2
+_SLOTS = 2
 #: Most runs of a backfill whose priority a tick changes, the next ones of the queue first.
 _DEFERRED_AT_ONCE = 100
 
 
 @dataclass
-class ExportPlaces:
-    """Places of Dagster's queue for these runs, and the runs that have one or wait for one."""
+class ExportSlots:
+    """Slots of Dagster's queue for these runs, and the runs that use one or wait for one."""
 
-    places: int
+    slots: int
     #: Unfinished runs by workspace; those of None are from Dagster's pages.
     runs: Counter[str | None] = field(default_factory=Counter)
     #: Those of them that are beyond the share of their workspace and wait in Dagster's queue.
     waiting_spares: Counter[str | None] = field(default_factory=Counter)
 
     @property
-    def places_per_workspace(self) -> int:
+    def slots_per_workspace(self) -> int:
         """Most runs of a workspace while others wait."""
-        return compute_workspace_share(self.places)
+        return compute_workspace_share(self.slots)
 
     def count_runs_in_share(self, workspace_id: str | None) -> int:
         """Return the runs of a workspace without those beyond its share that wait."""
@@ -54,15 +54,15 @@ class ExportPlaces:
 
     def has_share_left(self, workspace_id: str | None) -> bool:
         """Return whether a workspace has fewer runs than its share."""
-        return self.count_runs_in_share(workspace_id) < self.places_per_workspace
+        return self.count_runs_in_share(workspace_id) < self.slots_per_workspace
 
-    def has_spare_place(self, workspace_id: str) -> bool:
-        """Return whether a place is free beyond the shares.
+    def has_spare_slot(self, workspace_id: str) -> bool:
+        """Return whether a slot is free beyond the shares.
 
-        A workspace without others may also have one run that waits, so that no place is free between two.
+        A workspace without others may also have one run that waits, so that no slot is free between two.
         """
         is_alone = self.runs.total() == self.runs[workspace_id]
-        return self.runs.total() < self.places + is_alone
+        return self.runs.total() < self.slots + is_alone
 
     def take(self, workspace_id: str | None, *, is_spare: bool) -> None:
         """Count one more run of a workspace."""
@@ -80,27 +80,27 @@ class ChosenExport:
 
 
 def choose_exports_to_start(
-    places: ExportPlaces, rows: Sequence[ExportRow], *, limit: int
+    slots: ExportSlots, rows: Sequence[ExportRow], *, limit: int
 ) -> list[ChosenExport]:
     """Return the exports that get a run now, and count their runs.
 
     Args:
-        places: the places and the runs that have them.
+        slots: the slots and the runs that have them.
         rows: exports that may start, workspaces in turn.
         limit: most exports to return.
     """
     chosen: dict[str, ChosenExport] = {}
     for is_spare in (False, True):
         for row in rows:
-            has_place = places.has_spare_place if is_spare else places.has_share_left
-            if len(chosen) < limit and row.id not in chosen and has_place(row.workspace_id):
-                places.take(row.workspace_id, is_spare=is_spare)
+            has_slot = slots.has_spare_slot if is_spare else slots.has_share_left
+            if len(chosen) < limit and row.id not in chosen and has_slot(row.workspace_id):
+                slots.take(row.workspace_id, is_spare=is_spare)
                 chosen[row.id] = ChosenExport(row, is_spare)
     return list(chosen.values())
 
 
-def read_export_places(instance: dg.DagsterInstance, database: Database) -> ExportPlaces:
-    """Read the places and the unfinished runs; mark runs as failed whose processes are gone.
+def read_export_slots(instance: dg.DagsterInstance, database: Database) -> ExportSlots:
+    """Read the slots and the unfinished runs; mark runs as failed whose processes are gone.
 
     A waiting run beyond the share gets the priority of others once its workspace has share left. Waiting runs
     from Dagster's pages beyond their share get a lower priority.
@@ -109,7 +109,7 @@ def read_export_places(instance: dg.DagsterInstance, database: Database) -> Expo
     export_ids = {record.dagster_run.tags.get(EXPORT_TAG, "") for record in records}
     with database.transaction(write=False) as db:
         states = read_export_states(db, export_ids)
-    places = ExportPlaces(_count_export_places(instance))
+    slots = ExportSlots(_count_export_slots(instance))
     spares: list[tuple[str, str | None]] = []
     page_runs: list[str] = []
     for record in records:
@@ -117,22 +117,22 @@ def read_export_places(instance: dg.DagsterInstance, database: Database) -> Expo
         state = states.get(run.tags.get(EXPORT_TAG, ""))
         needs_lease = state is not None and state.needs_run
         if run.status in _BEGAN and fail_lost_dagster_run(instance, record, needs_lease=needs_lease):
-            # It would keep its place until a user ended it in Dagster's pages.
+            # It would keep its slot until a user ended it in Dagster's pages.
             continue
         workspace_id = None if state is None or not _names_export(run) else state.workspace_id
         is_waiting = run.status == dg.DagsterRunStatus.QUEUED
         is_spare = is_waiting and run.tags.get(PRIORITY_TAG) == SPARE_PRIORITY
-        places.take(workspace_id, is_spare=is_spare)
+        slots.take(workspace_id, is_spare=is_spare)
         if is_spare:
             spares.append((run.run_id, workspace_id))
         elif is_waiting and workspace_id is None and PRIORITY_TAG not in run.tags:
             page_runs.append(run.run_id)
     for run_id, workspace_id in reversed(spares):  # the oldest first
-        if places.has_share_left(workspace_id):
+        if slots.has_share_left(workspace_id):
             instance.add_run_tags(run_id, {PRIORITY_TAG: "0"})
-            places.waiting_spares[workspace_id] -= 1
-    _defer_page_runs(instance, places, page_runs[::-1])
-    return places
+            slots.waiting_spares[workspace_id] -= 1
+    _defer_page_runs(instance, slots, page_runs[::-1])
+    return slots
 
 
 def _names_export(run: dg.DagsterRun) -> bool:
@@ -141,25 +141,25 @@ def _names_export(run: dg.DagsterRun) -> bool:
     return bool(operations.get("datasets", {}).get("config", {}).get("export_id"))
 
 
-def _defer_page_runs(instance: dg.DagsterInstance, places: ExportPlaces, waiting: Sequence[str]) -> None:
+def _defer_page_runs(instance: dg.DagsterInstance, slots: ExportSlots, waiting: Sequence[str]) -> None:
     """Give waiting runs from Dagster's pages beyond their share a lower priority.
 
     Args:
         instance: Dagster instance of the deployment.
-        places: the places and the runs that have them.
+        slots: the slots and the runs that have them.
         waiting: ids of these runs that have no priority yet, the oldest first.
     """
-    beyond = max(0, places.count_runs_in_share(None) - places.places_per_workspace)
+    beyond = max(0, slots.count_runs_in_share(None) - slots.slots_per_workspace)
     kept = max(0, len(waiting) - beyond)
     for run_id in waiting[kept : kept + _DEFERRED_AT_ONCE]:
         instance.add_run_tags(run_id, {PRIORITY_TAG: SPARE_PRIORITY})
-        places.waiting_spares[None] += 1
+        slots.waiting_spares[None] += 1
 
 
-def _count_export_places(instance: dg.DagsterInstance) -> int:
+def _count_export_slots(instance: dg.DagsterInstance) -> int:
     """Return how many of these runs Dagster's queue starts side by side."""
     queue = instance.get_concurrency_config().run_queue_config
     for limit in queue.tag_concurrency_limits if queue is not None else ():
         if (limit["key"], limit.get("value")) == (QUEUE_TAG, EXPORT_QUEUE):
             return int(limit["limit"])
-    return _PLACES
+    return _SLOTS

@@ -22,13 +22,13 @@ from pipelines.dagster_runs import (
     list_unfinished_dagster_runs,
 )
 from pipelines.dataset_checks import EXPORT_TAG
-from pipelines.export_places import (
+from pipelines.export_slots import (
     EXPORT_QUEUE,
     PRIORITY_TAG,
     SPARE_PRIORITY,
-    ExportPlaces,
+    ExportSlots,
     choose_exports_to_start,
-    read_export_places,
+    read_export_slots,
 )
 from pipelines.exports import datasets
 from recorder import clock
@@ -91,7 +91,7 @@ def ids_and_priorities(requests: list[dg.RunRequest]) -> list[tuple[str, str | N
     return [(request.tags[EXPORT_TAG], request.tags.get(PRIORITY_TAG)) for request in requests]
 
 
-def test_a_workspace_without_others_has_all_places_and_one_run_that_waits(deployment: Deployment) -> None:
+def test_a_workspace_without_others_has_all_slots_and_one_run_that_waits(deployment: Deployment) -> None:
     rows = [deployment.queue() for _ in range(5)]
     assert ids_and_priorities(deployment.tick()) == [
         (rows[0].id, None),
@@ -100,7 +100,7 @@ def test_a_workspace_without_others_has_all_places_and_one_run_that_waits(deploy
     ]
 
 
-def test_many_exports_of_one_workspace_leave_half_of_the_places_to_others(
+def test_many_exports_of_one_workspace_leave_half_of_the_slots_to_others(
     deployment: Deployment, other: Deployment
 ) -> None:
     ours, theirs = [deployment.queue() for _ in range(25)], other.queue()
@@ -111,7 +111,7 @@ def test_many_exports_of_one_workspace_leave_half_of_the_places_to_others(
     assert deployment.tick() == []
 
 
-def test_a_place_that_becomes_free_goes_to_the_workspace_that_has_none(
+def test_a_slot_that_becomes_free_goes_to_the_workspace_that_has_none(
     deployment: Deployment, real_queue: dg.DagsterInstance, other: Deployment
 ) -> None:
     ours = [deployment.queue() for _ in range(5)]
@@ -155,7 +155,7 @@ def add_page_run(deployment: Deployment, status: dg.DagsterRunStatus, **tags: st
     )
 
 
-def test_a_backfill_from_the_pages_leaves_half_of_the_places_to_exports(
+def test_a_backfill_from_the_pages_leaves_half_of_the_slots_to_exports(
     deployment: Deployment, real_queue: dg.DagsterInstance
 ) -> None:
     backfill = [add_page_run(deployment, QUEUED) for _ in range(6)]
@@ -194,7 +194,7 @@ def test_a_priority_that_a_user_has_set_is_kept(
     assert {read_tags(real_queue, run)[PRIORITY_TAG] for run in runs} == {"5"}
 
 
-def test_a_run_whose_export_is_completed_has_its_place_until_its_checks_end(
+def test_a_run_whose_export_is_completed_has_its_slot_until_its_checks_end(
     deployment: Deployment, other: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = [deployment.queue() for _ in range(3)]
@@ -210,7 +210,7 @@ def test_a_run_whose_export_is_completed_has_its_place_until_its_checks_end(
 
 
 @pytest.mark.parametrize("tags", [{}, {EXPORT_TAG: ""}], ids=["completed export", "Dagster's pages"])
-def test_a_run_whose_process_is_gone_keeps_no_place_whatever_it_did(
+def test_a_run_whose_process_is_gone_keeps_no_slot_whatever_it_did(
     deployment: Deployment, other: Deployment, monkeypatch: pytest.MonkeyPatch, tags: dict[str, str]
 ) -> None:
     ours, theirs = [deployment.queue() for _ in range(2)], other.queue()
@@ -261,7 +261,7 @@ def test_the_check_of_all_jobs_does_not_count_a_run_as_one_without_lease(
     assert not fail_lost_dagster_run(deployment.instance, record)
 
 
-def test_lost_runs_keep_no_place_however_many_exports_wait(
+def test_lost_runs_keep_no_slot_however_many_exports_wait(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost = [deployment.queue() for _ in range(2)]
@@ -302,21 +302,21 @@ def test_a_recount_that_fails_holds_up_no_export(
     assert len(deployment.tick()) == 1
 
 
-def test_the_places_are_those_of_the_queue(real_queue: dg.DagsterInstance, deployment: Deployment) -> None:
-    assert read_export_places(real_queue, deployment.runtime.database) == ExportPlaces(2)
+def test_the_slots_are_those_of_the_queue(real_queue: dg.DagsterInstance, deployment: Deployment) -> None:
+    assert read_export_slots(real_queue, deployment.runtime.database) == ExportSlots(2)
 
 
-def test_more_places_are_divided_among_the_workspaces_that_wait() -> None:
+def test_more_slots_are_divided_among_the_workspaces_that_wait() -> None:
     rows = [make_row(f"exp_{number}{workspace}", workspace) for number in range(9) for workspace in "abc"]
-    chosen = choose_exports_to_start(ExportPlaces(8), rows, limit=20)
+    chosen = choose_exports_to_start(ExportSlots(8), rows, limit=20)
     assert [(choice.row.id, choice.is_spare) for choice in chosen] == [
         (f"exp_{number}{workspace}", False) for number in range(4) for workspace in "abc"
     ]
 
 
-def test_a_place_that_no_share_takes_goes_to_the_next_in_turn() -> None:
+def test_a_slot_that_no_share_takes_goes_to_the_next_in_turn() -> None:
     rows = [make_row(f"exp_{number}{workspace}", workspace) for number in range(9) for workspace in "ab"]
-    chosen = choose_exports_to_start(ExportPlaces(3), rows, limit=20)
+    chosen = choose_exports_to_start(ExportSlots(3), rows, limit=20)
     assert [(choice.row.id, choice.is_spare) for choice in chosen] == [
         ("exp_0a", False),
         ("exp_0b", False),
