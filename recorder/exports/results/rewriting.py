@@ -48,6 +48,8 @@ _CHANGED = (
     "parent",
     "tombstones",
 )
+#: Members that it changes too if it writes all files again: they may be of an earlier release.
+_OF_ALL_FILES = ("schema", "writer")
 
 
 @dataclass(frozen=True)
@@ -200,7 +202,8 @@ class _Rewriting:
             lineage=lineage,
         )
         built = build_manifest(facts, plan, shards)
-        return {name: built[name] for name in _CHANGED}
+        are_all_rewritten = all(shard.path in written for shard in files.planned)
+        return {name: built[name] for name in (*_CHANGED, *(_OF_ALL_FILES if are_all_rewritten else ()))}
 
     def _announce_manifest(self, *, current: bytes, following: bytes) -> None:
         """Store the digests of the manifest that is there and of the one that follows: both are ours."""
