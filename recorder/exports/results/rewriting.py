@@ -27,8 +27,8 @@ from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_
 from recorder.exports.runner.export_lease import ExportClaim
 from recorder.exports.runner.session_index import delete_session_index_rows, has_indexed_session
 from recorder.exports.runner.shard_store import (
+    delete_other_export_plans,
     make_task_of_stored_plan,
-    plan_folder,
     read_shard_rows,
     store_export_plan,
     written_shard_of_row,
@@ -80,18 +80,11 @@ def rewrite_export(runtime: Runtime, claim: ExportClaim, plan: Plan, purged: dic
         pass
     if dropped:
         _Rewriting(runtime, claim, row).write(plan, {name: purged[name] for name in dropped})
-    _remove_old_plans(runtime, claim)
-    with claim.transaction_in_any_status() as (db, _):
-        delete_session_index_rows(db, row.id, sorted(purged))
-
-
-def _remove_old_plans(runtime: Runtime, claim: ExportClaim) -> None:
-    """Remove all plans of an export but the present one: they name the sessions that were dropped."""
     with claim.transaction_in_any_status() as (_, row):
         pass
-    for key in list(runtime.blobs.keys(plan_folder(row.workspace_id, row.id))):
-        if key != row.plan_key:
-            runtime.blobs.delete(key)
+    delete_other_export_plans(runtime.blobs, row)
+    with claim.transaction_in_any_status() as (db, _):
+        delete_session_index_rows(db, row.id, sorted(purged))
 
 
 class _Rewriting:
