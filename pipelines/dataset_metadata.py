@@ -9,9 +9,11 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import dagster as dg
+import msgspec
 import polars as pl
 
 from recorder.datasets.formats import SPLITS
+from recorder.datasets.manifest import Shard
 from recorder.errors.panics import convert_panics
 from recorder.exports.card import COLUMNS, escape_markdown_text
 from recorder.exports.destinations import open_destination, resolve_export_location
@@ -100,10 +102,11 @@ def _format_dataset_size(size_bytes: int) -> str:
 def _read_dataset_summary(
     row: ExportRow, settings: Settings, manifest: dict[str, Any]
 ) -> DatasetSummary | None:
-    paths = [shard["path"] for shard in manifest["shards"] if shard["kind"] != "frames"]
+    listed = [shard for shard in manifest["shards"] if shard["kind"] != "frames"]
     try:
         with convert_panics():
-            return summarize_dataset(open_destination(row, settings), paths, format=manifest["format"])
+            shards = msgspec.convert(listed, list[Shard])
+            return summarize_dataset(open_destination(row, settings), shards, format=manifest["format"])
     except Exception as error:  # a damaged file can fail in any library; the checks say what is wrong
         log.warning("files of export %s cannot be summed up: %r", row.id, error)
         return None

@@ -209,13 +209,13 @@ def test_a_local_copy_is_taken_over_only_with_its_bytes(tmp_path: Path) -> None:
     older, newer = open_destination_url(str(tmp_path / "a")), open_destination_url(str(tmp_path / "b"))
     with older.create("data/x") as file:
         file.write(b"bytes")
-    newer.copy("data/x", older, sha256=file.sha256)
+    newer.copy("data/x", older, size_bytes=5, sha256=file.sha256)
     with pytest.raises(KeyError):
-        newer.copy("data/y", older, sha256=file.sha256)
+        newer.copy("data/y", older, size_bytes=5, sha256=file.sha256)
     with pytest.raises(KeyError):
-        open_destination_url(str(tmp_path / "c")).copy("data/x", older, sha256="0" * 64)
+        open_destination_url(str(tmp_path / "c")).copy("data/x", older, size_bytes=5, sha256="0" * 64)
     assert (list(newer.list_destination_paths()), newer.read("data/x")) == (["data/x"], b"bytes")
-    assert newer.fetch("data/x", tmp_path) == tmp_path / "b/data/x"
+    assert newer.fetch("data/x", tmp_path, size_bytes=5, sha256=file.sha256) == tmp_path / "b/data/x"
 
 
 @pytest.mark.parametrize(

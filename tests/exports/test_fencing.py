@@ -1,7 +1,7 @@
 """Fencing: a paused run changes nothing of the next one's; late deletions count. Spec §3.2"""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,14 @@ from recorder.exports.runner import finalize, run
 from recorder.exports.runner.export_lease import ExportClaim, claim_export, list_due_exports
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
+from recorder.governance.purging.purge_runs import purge_session_at_once
 from recorder.models.export import ExportRow
+from recorder.models.governance import PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.runtime import Runtime
 from recorder.storage.leases import LeaseLost
 from tests.support.export_runs import ask, folder_of, manifest_of
+from tests.support.rewritten_exports import hide_for_purge
 from tests.support.sealed_sessions import Recording, delete, make_runtime, seal
 from tests.support.waiting import wait_for
 
@@ -135,9 +138,21 @@ def test_the_beat_outlives_an_error_of_any_kind(runtime: Runtime) -> None:
         wait_for(lambda: held.lease.renewed_s > before, seconds=5)
 
 
+def delete_for_good(runtime: Runtime, session_id: str) -> None:
+    """Delete a session as `hard=true` does: its row is gone on return."""
+    hide_for_purge(runtime, session_id)
+    with runtime.database.transaction(write=False) as db:
+        purge = db.get_one(PurgeRow, session_id)
+    purge_session_at_once(runtime, purge)
+
+
 @pytest.mark.parametrize("moment", ["read_statistics", "find_deleted_sessions"])
+@pytest.mark.parametrize("delete_session", [delete, delete_for_good])
 def test_a_session_deleted_while_the_export_is_published_is_in_no_completed_export(
-    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, moment: str
+    runtime: Runtime,
+    monkeypatch: pytest.MonkeyPatch,
+    moment: str,
+    delete_session: Callable[[Runtime, str], None],
 ) -> None:
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(3)])
     row = ask(runtime)
@@ -146,7 +161,7 @@ def test_a_session_deleted_while_the_export_is_published_is_in_no_completed_expo
     def _read_before_deletion(*arguments: Any) -> Any:
         monkeypatch.undo()
         result = read(*arguments)
-        delete(runtime, ids[1])
+        delete_session(runtime, ids[1])
         return result
 
     folder = folder_of(runtime, row)

@@ -13,6 +13,7 @@ from recorder.exports.runner.run import run_export
 from recorder.exports.verify import verify_manifest
 from recorder.models.export import ExportRow
 from recorder.runtime import Runtime
+from recorder.storage.blobs import Blobs
 from recorder.tenant import Tenant
 from tests.support.executors import Failing
 from tests.support.export_runs import ask, folder_of
@@ -65,10 +66,39 @@ def test_the_next_run_removes_a_file_that_could_not_be_removed(
     assert not (folder / _STALE).exists()
 
 
-def test_a_cancel_removes_a_file_that_could_not_be_removed(runtime: Runtime, interrupted: ExportRow) -> None:
+def cancel(runtime: Runtime, row: ExportRow) -> None:
     with runtime.database.transaction(write=True) as db:
         origin, tenant = Origin.operator(WORKSPACE), Tenant(WORKSPACE, "live")
-        cancel_tenant_export(db, runtime.settings, tenant, interrupted.id, origin=origin)
+        cancel_tenant_export(db, runtime.settings, tenant, row.id, origin=origin)
+
+
+def test_a_cancel_removes_a_file_that_could_not_be_removed(runtime: Runtime, interrupted: ExportRow) -> None:
+    cancel(runtime, interrupted)
     cancelled = run_export(runtime, interrupted.id, owner="test")
     assert not cancelled.files_left
     assert [path for path in folder_of(runtime, cancelled).rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_no_plan_that_names_a_dropped_session_is_left(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    deleted, *_ = seal(runtime, [Recording(), Recording()])
+    row = ask(runtime)
+    with pytest.raises(Stopped):
+        run_export(runtime, row.id, owner="test", executor=Failing(Stopped(), after=0))
+    delete(runtime, deleted)
+
+    def _end_run(*_: object) -> None:
+        """The moment between storing the shorter plan and deleting the one before."""
+        raise Stopped
+
+    monkeypatch.setattr(Blobs, "delete", _end_run)
+    with pytest.raises(Stopped):
+        run_export(runtime, row.id, owner="test")
+    monkeypatch.undo()
+    if is_cancelled:
+        cancel(runtime, row)
+    ended = run_export(runtime, row.id, owner="test")
+    plans = list(runtime.blobs.keys(f"exports/{WORKSPACE}/{row.id}/"))
+    assert (ended.status, plans) == (("failed", []) if is_cancelled else ("completed", [ended.plan_key]))

@@ -1,17 +1,21 @@
 """Summary of a finished dataset, read back from files of every format. Design §1."""
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recorder.datasets.formats import FormatName
+from recorder.datasets.manifest import Shard, parse_manifest
 from recorder.exports.destinations import open_destination_url
+from recorder.exports.results import summary
 from recorder.exports.results.summary import DatasetSummary, summarize_dataset
 from recorder.exports.verify import verify_manifest
 from recorder.runtime import Runtime
 from tests.support.dataset_readers import FORMATS, ROW_FORMATS
-from tests.support.export_runs import export, manifest_of
+from tests.support.export_runs import export
 from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 
@@ -25,9 +29,13 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
     opened.close()
 
 
+def _list_shards(folder: Path) -> list[Shard]:
+    shards = parse_manifest((folder / "manifest.json").read_bytes()).shards
+    return [shard for shard in shards if shard.kind != "frames"]
+
+
 def _summary(folder: Path, format: FormatName) -> DatasetSummary:
-    paths = [shard["path"] for shard in manifest_of(folder)["shards"] if shard["kind"] != "frames"]
-    result = summarize_dataset(open_destination_url(str(folder)), paths, format=format)
+    result = summarize_dataset(open_destination_url(str(folder)), _list_shards(folder), format=format)
     assert result is not None
     return result
 
@@ -49,3 +57,35 @@ def test_every_format_is_summed_up_alike(runtime: Runtime, format: FormatName) -
 @pytest.mark.parametrize("format", ROW_FORMATS)
 def test_nothing_is_summed_up_of_an_empty_dataset(runtime: Runtime, format: FormatName) -> None:
     assert summarize_dataset(open_destination_url("memory://nothing"), [], format=format) is None
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_with_other_bytes_than_are_listed_is_not_read(runtime: Runtime, format: FormatName) -> None:
+    folder = export(runtime, format=format)
+    first, *_ = _list_shards(folder)
+    data = (folder / first.path).read_bytes()
+    for other in (data + b"more", bytes(len(data))):
+        (folder / first.path).write_bytes(other)
+        with pytest.raises(KeyError):
+            _summary(folder, format)
+
+
+def test_one_copy_of_a_file_is_on_the_disk_at_a_time(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export(runtime, workflow=["checkout", "login"])
+    shards = _list_shards(folder)
+    store = open_destination_url(f"memory://{folder.name}")
+    for shard in shards:
+        with store.create(shard.path) as file:
+            file.write((folder / shard.path).read_bytes())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    scan, copies = summary.scan_dataset_tables, []
+
+    def _count_copies(*arguments: Any) -> Any:
+        copies.append(sum(path.is_file() for path in tmp_path.rglob("*")))
+        return scan(*arguments)
+
+    monkeypatch.setattr(summary, "scan_dataset_tables", _count_copies)
+    assert summarize_dataset(store, shards) is not None
+    assert copies == [1, 1]

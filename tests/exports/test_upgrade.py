@@ -1,5 +1,6 @@
 """Exports of the release before: rows without its new columns, specs without `split`, plans of version 1."""
 
+import hashlib
 from typing import Any
 
 import orjson
@@ -10,6 +11,7 @@ from sqlmodel import select
 from recorder import clock
 from recorder.access.quota import read_quota
 from recorder.exports.executor import InProcess
+from recorder.exports.planning.plan import list_library_versions
 from recorder.exports.requests.export_wire_objects import export_to_wire
 from recorder.exports.runner.export_lease import list_due_exports
 from recorder.exports.runner.run import run_export
@@ -20,6 +22,8 @@ from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.executors import Failing, Watched
 from tests.support.export_runs import ask, export, folder_of, manifest_of, rows_of
+from tests.support.purges import finish_purges
+from tests.support.rewritten_exports import hide_for_purge
 from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 
@@ -115,3 +119,25 @@ def test_an_upgrade_midway_writes_the_files_of_the_release_before_again(
     }
     assert (done.shards, done.shards_done, verify_manifest(folder).is_valid) == (2, 2, True)
     assert not set(rows_of(folder)["session_id"]) & set(sealed_later)
+
+
+@pytest.mark.parametrize("format", ["parquet", "jsonl", "webdataset"])
+def test_a_rewriting_with_other_columns_describes_its_own_files(runtime: Runtime, format: str) -> None:
+    ids = seal(runtime, [Recording(frames=[0, 200]) for _ in range(3)])
+    folder = export(runtime, format=format, frame_sampling={"mode": "all"})
+    manifest = manifest_of(folder)
+    kind, *_ = manifest["schema"]
+    present = dict(manifest["schema"][kind])
+    # What that release wrote: without a column of this one.
+    manifest["schema"][kind] = {"fingerprint": "sha256:before", "fields": present["fields"][1:]}
+    manifest["writer"]["service"] = "2026.1.0"
+    text = orjson.dumps(manifest)
+    (folder / "manifest.json").write_bytes(text)
+    with runtime.database.transaction(write=True) as db:
+        db.get_one(ExportRow, folder.name).manifest_sha256 = hashlib.sha256(text).hexdigest()
+    hide_for_purge(runtime, ids[0])
+    finish_purges(runtime)
+    rewritten = manifest_of(folder)
+    assert (rewritten["revision"], rewritten["schema"][kind]) == (2, present)
+    assert rewritten["writer"] == list_library_versions()
+    assert verify_manifest(folder).is_valid

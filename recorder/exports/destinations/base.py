@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from recorder.errors import Conflict, Unavailable
 from recorder.exports.destinations.hashed_files import HashedFile
@@ -225,14 +225,6 @@ class Destination(ABC):
             KeyError: if there is no such file.
         """
 
-    @abstractmethod
-    def open(self, path: str) -> BinaryIO:
-        """Return a file that supports seeking.
-
-        Raises:
-            KeyError: if there is no such file.
-        """
-
     def pin(self, path: str) -> "PinnedFile":
         """Return a file to be read in parts, as it is now where the store allows it.
 
@@ -242,11 +234,13 @@ class Destination(ABC):
         return PinnedFile(self.size(path), partial(self.read_range, path))
 
     @abstractmethod
-    def fetch(self, path: str, folder: Path) -> Path:
+    def fetch(self, path: str, folder: Path, *, size_bytes: int, sha256: str) -> Path:
         """Return the path of a copy in `folder`, or of the file itself where it is local.
 
+        No more than the listed bytes are copied: anyone with rights to the bucket may replace the file.
+
         Raises:
-            KeyError: if there is no such file.
+            KeyError: if there is no such file, or it has other bytes.
         """
 
     @abstractmethod
@@ -273,20 +267,23 @@ class Destination(ABC):
         """
         return b"".join(self.read_range(path, 0, self.size(path)))
 
-    def copy(self, path: str, source: "Destination", *, sha256: str) -> None:
+    def copy(self, path: str, source: "Destination", *, size_bytes: int, sha256: str) -> None:
         """Copy a file of another export to the same path, within the store where both are in one.
 
         Args:
             path: path of the file in both exports.
             source: directory of the other export.
+            size_bytes: size that the file must have; no more bytes are read.
             sha256: digest that the bytes must have; a file with another is not kept.
 
         Raises:
             KeyError: if the source has no such file, or other bytes.
             FileConflict: if another file has this path here.
         """
+        if source.size(path) != size_bytes:
+            raise KeyError(path)
         with self.create(path) as file:
-            for piece in source.read_range(path, 0, source.size(path)):
+            for piece in source.read_range(path, 0, size_bytes):
                 file.write(piece)
             if file.sha256 != sha256:
                 raise KeyError(path)

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from io import BufferedReader
 from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
@@ -88,25 +89,23 @@ class LocalFolderDestination(Destination):
 
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`, in pieces."""
-        with self.open(path) as file, _translate_local_read_errors(path):
+        with self._open(path) as file, _translate_local_read_errors(path):
             yield from _read_local_pieces(file, start, end)
-
-    def open(self, path: str) -> BinaryIO:
-        """Return the file itself."""
-        with _translate_local_read_errors(path):
-            return (self.root / path).open("rb")
 
     def pin(self, path: str) -> PinnedFile:
         """Return the file as it is now: it may be replaced while it is read."""
-        file = self.open(path)
+        file = self._open(path)
         pinned = PinnedFile(os.fstat(file.fileno()).st_size, partial(_read_local_pieces, file))
         # Not every answer reads it.
         weakref.finalize(pinned, file.close)
         return pinned
 
-    def fetch(self, path: str, folder: Path) -> Path:
+    def fetch(self, path: str, folder: Path, *, size_bytes: int, sha256: str) -> Path:
         """Return the path of the file itself; nothing is copied."""
-        self.size(path)
+        with self._open(path) as file, _translate_local_read_errors(path):
+            has_size = os.fstat(file.fileno()).st_size == size_bytes
+            if not has_size or hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                raise KeyError(path)
         return self.root / path
 
     def remove(self, path: str) -> None:
@@ -136,6 +135,10 @@ class LocalFolderDestination(Destination):
     def address(self, path: str) -> str:
         """Return the file's path as an address."""
         return f"file://{self.root.absolute() / path}"
+
+    def _open(self, path: str) -> BufferedReader:
+        with _translate_local_read_errors(path):
+            return (self.root / path).open("rb")
 
     def _publish_file(self, staged: Path, path: str, sha256: str, *, replace: bool) -> None:
         target = self.root / path

@@ -6,12 +6,10 @@ or the operator's.
 """
 
 import hashlib
-import io
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
 
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.base import (
@@ -48,7 +46,6 @@ def require_bucket_owner(store: ObjectStoreClient, workspace_id: str) -> None:
 
 
 _ATTEMPTS = 4
-_READ_AHEAD_BYTES = 1024 * 1024
 _SUBJECT = "The export destination"
 
 
@@ -127,19 +124,20 @@ class ObjectStoreDestination(Destination):
                 if failures == _ATTEMPTS:
                     raise
 
-    def open(self, path: str) -> BinaryIO:
-        """Return a reader that requests the bytes that are read, and a little ahead."""
-        return io.BufferedReader(_ObjectReader(self, path, self.size(path)), _READ_AHEAD_BYTES)
-
-    def fetch(self, path: str, folder: Path) -> Path:
+    def fetch(self, path: str, folder: Path, *, size_bytes: int, sha256: str) -> Path:
         """Return the path of a copy in `folder`."""
-        copy = folder / new_id("req")
+        if self.size(path) != size_bytes:
+            raise KeyError(path)
+        copy, digest = folder / new_id("req"), hashlib.sha256()
         with copy.open("xb") as file:
-            for piece in self.read_range(path, 0, self.size(path)):
+            for piece in self.read_range(path, 0, size_bytes):
+                digest.update(piece)
                 file.write(piece)
+        if digest.hexdigest() != sha256:
+            raise KeyError(path)
         return copy
 
-    def copy(self, path: str, source: Destination, *, sha256: str) -> None:
+    def copy(self, path: str, source: Destination, *, size_bytes: int, sha256: str) -> None:
         """Copy a file of another export; within one store the bytes stay there."""
         is_copied = (
             isinstance(source, ObjectStoreDestination)
@@ -147,7 +145,7 @@ class ObjectStoreDestination(Destination):
             and self._store.copy(self._make_key(path), source._make_key(path), sha256=sha256)
         )
         if not is_copied:
-            super().copy(path, source, sha256=sha256)
+            super().copy(path, source, size_bytes=size_bytes, sha256=sha256)
 
     def remove(self, path: str) -> None:
         """Remove a file; a missing one is no error."""
@@ -201,34 +199,3 @@ class ObjectStoreDestination(Destination):
                 digest.update(piece)
         if digest.hexdigest() != staged.sha256:
             raise FileConflict(path)
-
-
-class _ObjectReader(io.RawIOBase):
-    """A file in the store as a raw stream."""
-
-    def __init__(self, destination: ObjectStoreDestination, path: str, size_bytes: int) -> None:
-        self._destination = destination
-        self._path = path
-        self._size_bytes = size_bytes
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
-        self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        start, end = self._position, min(self._position + len(buffer), self._size_bytes)
-        for piece in self._destination.read_range(self._path, start, end):
-            buffer[self._position - start : self._position - start + len(piece)] = piece
-            self._position += len(piece)
-        return max(0, self._position - start)

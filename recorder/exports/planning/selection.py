@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import polars as pl
 import sqlalchemy
-from sqlalchemy import ColumnElement, and_, or_
+from sqlalchemy import ColumnElement, and_, or_, text
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -20,7 +20,7 @@ from recorder.exports.planning.sealed_again import require_sealed_rows
 from recorder.memory.queries.path_selection import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
-from recorder.models.governance import PurgeRow
+from recorder.models.governance import OPEN_PURGE, PurgeRow
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow, TagRow
 from recorder.number_formats import format_count
 from recorder.storage.conditions import in_tenant
@@ -271,9 +271,16 @@ def _split_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def list_sessions_deleted_since(db: DbSession, tenant: Tenant, since: datetime) -> list[str]:
-    """Return the sessions that were deleted at an instant or later; purges delete them first."""
-    deleted = select(SessionRow.id).where(*in_tenant(SessionRow, tenant), col(SessionRow.deleted_at) >= since)
-    return list(db.exec(deleted))
+    """Return the sessions that were deleted at an instant or later.
+
+    The row of a session that is deleted for good is gone at once. Its purge stays open while a running export
+    has the session.
+    """
+    hidden = select(SessionRow.id).where(*in_tenant(SessionRow, tenant), col(SessionRow.deleted_at) >= since)
+    purged = select(PurgeRow.session_id).where(
+        *in_tenant(PurgeRow, tenant), text(OPEN_PURGE), col(PurgeRow.requested_at) >= since
+    )
+    return [*db.exec(hidden), *db.exec(purged)]
 
 
 def _make_selection_conditions(tenant: Tenant, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:

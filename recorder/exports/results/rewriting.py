@@ -27,8 +27,8 @@ from recorder.exports.planning.sharding import PlannedShard, group_neighbouring_
 from recorder.exports.runner.export_lease import ExportClaim
 from recorder.exports.runner.session_index import delete_session_index_rows, has_indexed_session
 from recorder.exports.runner.shard_store import (
+    delete_other_export_plans,
     make_task_of_stored_plan,
-    plan_folder,
     read_shard_rows,
     store_export_plan,
     written_shard_of_row,
@@ -48,6 +48,8 @@ _CHANGED = (
     "parent",
     "tombstones",
 )
+#: Members that it changes too if it writes all files again: they may be of an earlier release.
+_OF_ALL_FILES = ("schema", "writer")
 
 
 @dataclass(frozen=True)
@@ -78,18 +80,11 @@ def rewrite_export(runtime: Runtime, claim: ExportClaim, plan: Plan, purged: dic
         pass
     if dropped:
         _Rewriting(runtime, claim, row).write(plan, {name: purged[name] for name in dropped})
-    _remove_old_plans(runtime, claim)
-    with claim.transaction_in_any_status() as (db, _):
-        delete_session_index_rows(db, row.id, sorted(purged))
-
-
-def _remove_old_plans(runtime: Runtime, claim: ExportClaim) -> None:
-    """Remove all plans of an export but the present one: they name the sessions that were dropped."""
     with claim.transaction_in_any_status() as (_, row):
         pass
-    for key in list(runtime.blobs.keys(plan_folder(row.workspace_id, row.id))):
-        if key != row.plan_key:
-            runtime.blobs.delete(key)
+    delete_other_export_plans(runtime.blobs, row)
+    with claim.transaction_in_any_status() as (db, _):
+        delete_session_index_rows(db, row.id, sorted(purged))
 
 
 class _Rewriting:
@@ -200,7 +195,8 @@ class _Rewriting:
             lineage=lineage,
         )
         built = build_manifest(facts, plan, shards)
-        return {name: built[name] for name in _CHANGED}
+        are_all_rewritten = all(shard.path in written for shard in files.planned)
+        return {name: built[name] for name in (*_CHANGED, *(_OF_ALL_FILES if are_all_rewritten else ()))}
 
     def _announce_manifest(self, *, current: bytes, following: bytes) -> None:
         """Store the digests of the manifest that is there and of the one that follows."""

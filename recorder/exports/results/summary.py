@@ -11,6 +11,7 @@ import polars as pl
 
 from recorder.datasets.formats import FormatName
 from recorder.datasets.jsonl import jsonl_text_schema
+from recorder.datasets.manifest import Shard
 from recorder.datasets.schemas import SCHEMAS
 from recorder.datasets.tables import scan_dataset_tables
 from recorder.datasets.webdataset import read_tar_members
@@ -53,7 +54,7 @@ class _PartSummary(NamedTuple):
 
 
 def summarize_dataset(
-    destination: Destination, paths: list[str], *, format: FormatName = "parquet", rows: int = 8
+    destination: Destination, shards: list[Shard], *, format: FormatName = "parquet", rows: int = 8
 ) -> DatasetSummary | None:
     """Return figures read from the files, one after the other; None where there are no files.
 
@@ -61,13 +62,17 @@ def summarize_dataset(
 
     Args:
         destination: directory of the export.
-        paths: paths of the shards of events, or of samples, relative to the manifest.
+        shards: files of events, or of samples, as the manifest lists them; others are not read.
         format: format of the shards.
         rows: number of rows in the preview.
+
+    Raises:
+        KeyError: if a file is missing, or has other bytes than are listed.
     """
-    if not paths:
+    if not shards:
         return None
-    parts = list(_summarize_files(destination, sorted(paths), format, rows))
+    ordered = sorted(shards, key=lambda shard: shard.path)
+    parts = [part for shard in ordered for part in _summarize_file(destination, shard, format, rows)]
     ended = pl.concat(part.sessions for part in parts).group_by("session_id")
     sessions = ended.agg(pl.col("outcome", "split").first(), pl.col("t_ms").max()).sort("session_id")
     types = pl.concat(part.types for part in parts).group_by("type").agg(pl.col("events").sum())
@@ -80,18 +85,17 @@ def summarize_dataset(
     )
 
 
-def _summarize_files(
-    destination: Destination, paths: list[str], format: FormatName, rows: int
+def _summarize_file(
+    destination: Destination, shard: Shard, format: FormatName, rows: int
 ) -> Iterator[_PartSummary]:
+    # One copy at a time: together they may be larger than the disk.
     with tempfile.TemporaryDirectory(prefix="recorder-summary-") as folder:
-        for path in paths:
-            if format == "webdataset":
-                for events in _read_events_for_summary(destination, path):
-                    yield _summarize_part(events.lazy(), rows)
-            else:
-                yield _summarize_part(
-                    scan_dataset_tables([destination.fetch(path, Path(folder))], format, _FIELDS), rows
-                )
+        path = destination.fetch(shard.path, Path(folder), size_bytes=shard.size_bytes, sha256=shard.sha256)
+        if format == "webdataset":
+            for events in _read_events_for_summary(path):
+                yield _summarize_part(events.lazy(), rows)
+        else:
+            yield _summarize_part(scan_dataset_tables([path], format, _FIELDS), rows)
 
 
 def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
@@ -102,12 +106,12 @@ def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
     return _PartSummary(ended, counted.cast({"events": pl.Int64}), first)
 
 
-def _read_events_for_summary(destination: Destination, path: str) -> Iterator[pl.DataFrame]:
+def _read_events_for_summary(path: Path) -> Iterator[pl.DataFrame]:
     """Yield the events of an archive, some at a time; pictures are skipped."""
     schema = pl.Schema(jsonl_text_schema(_FIELDS))
     decoder = msgspec.json.Decoder(list[dict[str, Any]])
     held: list[dict[str, Any]] = []
-    with destination.open(path) as file:
+    with path.open("rb") as file:
         for name, size in read_tar_members(file):
             if name.endswith(".events.json"):
                 held += decoder.decode(file.read(size))

@@ -34,6 +34,7 @@ from recorder.exports.runner.session_index import delete_export_index_rows
 from recorder.exports.runner.shard_store import (
     ShardStore,
     count_delivered_shard_rows,
+    plan_folder,
     read_shard_rows,
     settle_reserved_export_rows,
 )
@@ -101,6 +102,7 @@ def remove_failed_export_files(
 
     Raises:
         LeaseLost: if another run took over.
+        Unavailable: if the store of plans does not answer; the next run tries again.
     """
     if row.files_left:
         with runtime.database.transaction(write=False) as db:
@@ -116,8 +118,6 @@ def remove_failed_export_files(
                 destination.remove(path)
             claim.require_lease()
             destination.remove_unfinished_files()
-            if row.plan_key is not None:
-                runtime.blobs.delete(row.plan_key)
         except LeaseLost:
             raise
         except RecorderError as error:
@@ -129,6 +129,7 @@ def remove_failed_export_files(
                     row.files_left = False
                     claim.lease.release(db)
                 return row
+        runtime.blobs.delete_below(plan_folder(row.workspace_id, row.id))
     delete_export_index_rows(partial(claim.lease.transaction, runtime.database), row.id)
     with claim.transaction_in_any_status() as (db, row):
         row.files_left, row.plan_key = False, None

@@ -50,7 +50,7 @@ class Parent:
             return None
         claim.require()
         try:
-            destination.copy(shard.path, self.destination, sha256=file.sha256)
+            destination.copy(shard.path, self.destination, size_bytes=file.size_bytes, sha256=file.sha256)
             if destination.size(shard.path) != file.size_bytes:
                 claim.require()
                 destination.remove(shard.path)

@@ -42,7 +42,11 @@ from recorder.exports.runner.incremental import (
     open_parent_export,
 )
 from recorder.exports.runner.replayability_wait import wait_for_replayability
-from recorder.exports.runner.shard_store import ShardStore, make_task_of_stored_plan
+from recorder.exports.runner.shard_store import (
+    ShardStore,
+    delete_other_export_plans,
+    make_task_of_stored_plan,
+)
 from recorder.lazy_property import lazy_property
 from recorder.models.export import OPEN_STATUSES, ExportRow
 from recorder.models.export_request import SplitRule
@@ -193,6 +197,8 @@ class _ExportRun:
         if self._export.attempt > 1:
             # The last run may have ended after writing it; there must be none until all files are written.
             self._remove_file(MANIFEST, destination)
+            # It may also have ended between storing a plan and deleting the one before.
+            delete_other_export_plans(self._runtime.blobs, self._export)
         plan, shards = self._load_plan(destination) or self._make_plan(destination)
         plan, shards = self._write_without_deleted_sessions(plan, shards, destination)
         for _ in range(_PUBLICATIONS):

@@ -76,6 +76,13 @@ def plan_folder(workspace_id: str, export_id: str) -> str:
     return f"exports/{workspace_id}/{export_id}/"
 
 
+def delete_other_export_plans(blobs: Blobs, row: ExportRow) -> None:
+    """Delete all plans of an export but the present one: they name sessions that were dropped."""
+    for key in list(blobs.keys(plan_folder(row.workspace_id, row.id))):
+        if key != row.plan_key:
+            blobs.delete(key)
+
+
 def make_task_of_stored_plan(
     runtime: Runtime, row: ExportRow, plan: Plan, shards: list[PlannedShard], *, replaces_files: bool = False
 ) -> ShardTask:

@@ -73,9 +73,9 @@ def test_a_file_reads_back_whole_and_in_parts(target: ExportLocation, tmp_path: 
     write(destination, "data/a=1/x", b"0123456789")
     assert (destination.size("data/a=1/x"), destination.read("data/a=1/x")) == (10, b"0123456789")
     assert b"".join(destination.read_range("data/a=1/x", 3, 6)) == b"345"
-    with destination.open("data/a=1/x") as file:
-        assert (file.seek(-4, os.SEEK_END), file.read(2), file.tell(), file.read()) == (6, b"67", 8, b"89")
-    assert destination.fetch("data/a=1/x", tmp_path).read_bytes() == b"0123456789"
+    sha256 = hashlib.sha256(b"0123456789").hexdigest()
+    copy = destination.fetch("data/a=1/x", tmp_path, size_bytes=10, sha256=sha256)
+    assert copy.read_bytes() == b"0123456789"
     assert list(destination.list_destination_paths()) == ["data/a=1/x"]
 
 
@@ -91,7 +91,7 @@ def test_a_file_that_is_gone_is_a_missing_key(target: ExportLocation) -> None:
     write(destination, "data/a", b"1")
     for _ in range(2):
         destination.remove("data/a")
-    for read in (destination.read, destination.size, destination.open):
+    for read in (destination.read, destination.size):
         with pytest.raises(KeyError):
             read("data/a")
 
@@ -127,14 +127,33 @@ def test_a_file_of_another_export_is_taken_over_if_its_bytes_are_right(target: E
         open_destination_directory(replace(target, root=f"{target.root}-newer")),
     )
     write(older, "data/a", b"bytes")
-    newer.copy("data/a", older, sha256=hashlib.sha256(b"bytes").hexdigest())
+    newer.copy("data/a", older, size_bytes=5, sha256=hashlib.sha256(b"bytes").hexdigest())
     assert newer.read("data/a") == b"bytes"
     with pytest.raises(KeyError):
-        newer.copy("data/b", older, sha256="0" * 64)
+        newer.copy("data/b", older, size_bytes=5, sha256="0" * 64)
     write(older, "data/b", b"bytes")
     with pytest.raises(KeyError):
-        newer.copy("data/b", older, sha256="0" * 64)
+        newer.copy("data/b", older, size_bytes=5, sha256="0" * 64)
     assert list(newer.list_destination_paths()) == ["data/a"]
+
+
+def test_no_more_than_the_listed_bytes_of_a_file_are_read(target: ExportLocation, tmp_path: Path) -> None:
+    older, newer = (
+        open_destination_directory(target),
+        open_destination_directory(replace(target, root=f"{target.root}-newer")),
+    )
+    sha256 = hashlib.sha256(b"bytes").hexdigest()
+    (folder := tmp_path / "copies").mkdir()
+    # What a client may put in the place of a file: more bytes, fewer, and others.
+    for data in (b"bytes and more", b"byte", b"other"):
+        write(older, "data/a", data)
+        with pytest.raises(KeyError):
+            older.fetch("data/a", folder, size_bytes=5, sha256=sha256)
+        with pytest.raises(KeyError):
+            newer.copy("data/a", older, size_bytes=5, sha256=sha256)
+        older.remove("data/a")
+    assert all(copy.stat().st_size <= 5 for copy in folder.iterdir())
+    assert list(newer.list_destination_paths()) == []
 
 
 def test_a_bucket_that_does_not_exist_is_refused(target: ExportLocation) -> None:
@@ -180,7 +199,7 @@ def test_what_an_object_says_of_its_bytes_is_not_believed(s3: EmulatedS3, tmp_pa
     right, wrong = hashlib.sha256(b"bytes").hexdigest(), b"other"
     s3.client.put_object(Bucket=BUCKET, Key=key, Body=wrong, Metadata={"sha256": right})
     with pytest.raises(KeyError):
-        newer.copy("data/a", older, sha256=right)
+        newer.copy("data/a", older, size_bytes=5, sha256=right)
     assert s3.objects("newer") == {}
 
 
