@@ -43,7 +43,7 @@ def export(
 
     if format not in ("xes", "dfg"):
         raise typer.BadParameter("takes xes or dfg", param_hint="--format")
-    filters = read_filter_options(where)
+    filters = read_filter_options(where, set_elsewhere={"workflow": "WORKFLOW"})
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with open_client_for_command(url, key) as client, _show_log_progress() as (on_total, on_done):

@@ -22,6 +22,8 @@ from recorder.number_formats import format_count
 _FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")
 #: Paths and loops that `--format text` lists, and the columns of its lines.
 _LISTED, _WIDTH = 12, 80
+#: Parameters of the graph that are no filters, each with what sets it.
+_SET_ELSEWHERE = {"workflow": "WORKFLOW", "format": "--format", "min_frequency": "--min-frequency"}
 
 
 def graph(
@@ -39,7 +41,7 @@ def graph(
 
     if format not in _FORMATS:
         raise typer.BadParameter(f"takes one of {', '.join(_FORMATS)}", param_hint="--format")
-    filters = read_filter_options(where)
+    filters = read_filter_options(where, set_elsewhere=_SET_ELSEWHERE)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
     with open_client_for_command(url, key) as client:

@@ -1,7 +1,7 @@
 """Shared parts of the commands: options, the deployment or service they open, form of output. Contract §5."""
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -63,16 +63,25 @@ def _parse_port(text: str | int) -> int:
     return int(digits)
 
 
-def read_filter_options(where: list[str] | None) -> dict[str, str]:
+def read_filter_options(
+    where: list[str] | None, *, set_elsewhere: Mapping[str, str] | None = None
+) -> dict[str, str]:
     """Return the filters of `--where`.
 
+    Args:
+        where: the values of `--where`.
+        set_elsewhere: names that are no filters here, each with the argument or option that sets it.
+
     Raises:
-        typer.BadParameter: if one has no value, or a name comes twice.
+        typer.BadParameter: if one has no value, is set elsewhere, or a name comes twice.
     """
     pairs = where or []
     filters = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(filters) != len(pairs):
         raise typer.BadParameter("takes NAME=VALUE, each name once", param_hint="--where")
+    for name, option in (set_elsewhere or {}).items():
+        if name in filters:
+            raise typer.BadParameter(f"{name} is no filter here; give it as {option}", param_hint="--where")
     return filters
 
 

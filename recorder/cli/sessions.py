@@ -53,7 +53,7 @@ def list_sessions_command(
 ) -> None:
     """List sessions, the newest first: id, status, outcome, age, workflow."""
 
-    filters = read_filter_options(where)
+    filters = read_filter_options(where, set_elsewhere={"workflow": "--workflow"})
     with open_client_for_command(url, key) as client:
         sessions = list(islice(client.list_sessions(workflow=workflow or None, **filters), limit))
     if as_json:

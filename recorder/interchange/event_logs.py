@@ -1,6 +1,7 @@
 """Event logs in memory, one trace at a time, and their directly-follows graphs."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -123,14 +124,27 @@ def write_dfg(path: Path, graph: DirectlyFollows) -> None:
 
 
 def _format_lines(graph: DirectlyFollows) -> Iterator[str]:
-    """Yield activities by number, then first activities, last activities, and the pairs that follow."""
-    follows = graph["dfg"]
-    names = {name for source, target, _ in follows for name in (source, target)}
-    labels = sorted(names | graph["start_activities"].keys() | graph["end_activities"].keys())
+    """Yield activities by number, then first activities, last activities, and the pairs that follow.
+
+    An activity is one line. Names that differ in white space alone are one activity: PM4Py keeps counts by
+    name, the last of equal ones.
+    """
+    follows: Counter[tuple[str, str]] = Counter()
+    for source, target, n in graph["dfg"]:
+        follows[_format_line_name(source), _format_line_name(target)] += n
+    ends: list[Counter[str]] = [Counter(), Counter()]
+    for counts, given in zip(ends, (graph["start_activities"], graph["end_activities"]), strict=True):
+        for label, n in given.items():
+            counts[_format_line_name(label)] += n
+    labels = sorted({label for pair in follows for label in pair}.union(*ends))
     number = {label: n for n, label in enumerate(labels)}
     yield str(len(labels))
-    yield from (" ".join(label.split()) for label in labels)
-    for ends in (graph["start_activities"], graph["end_activities"]):
-        yield str(len(ends))
-        yield from (f"{number[label]}x{n}" for label, n in ends.items())
-    yield from (f"{number[source]}>{number[target]}x{n}" for source, target, n in follows)
+    yield from labels
+    for counts in ends:
+        yield str(len(counts))
+        yield from (f"{number[label]}x{n}" for label, n in counts.most_common())
+    yield from (f"{number[source]}>{number[target]}x{n}" for (source, target), n in follows.most_common())
+
+
+def _format_line_name(label: str) -> str:
+    return " ".join(label.split())

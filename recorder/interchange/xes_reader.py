@@ -175,8 +175,8 @@ def read_xes_traces(
 ) -> Iterator[LogTrace]:
     """Yield the traces of a log in the file's order; their events in order of time, then of the file.
 
-    What a log leaves out is taken from its `global` attributes. An event without an instant has that of the
-    one before it.
+    An event without an activity has that of the log's `global` attributes; no other attribute is taken from
+    these. An event without an instant has that of the one before it.
 
     Args:
         path: the file.

@@ -233,6 +233,7 @@ def test_the_commands_bring_a_log_in_and_out(service: RunningService, tmp_path: 
         ["log", "export", "any", "--out", "x.xes", "--format", "csv"],
         ["log", "export", "any", "--out", "nowhere/x.xes"],
         ["log", "export", "any", "--out", "x.xes", "--where", "outcome"],
+        ["log", "export", "any", "--out", "x.xes", "--where", "workflow=other"],
     ],
 )
 def test_wrong_usage_is_told_before_anything_is_done(arguments: list[str], tmp_path: Path) -> None:

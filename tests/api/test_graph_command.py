@@ -91,6 +91,9 @@ def test_refusals_are_one_sentence_and_an_exit_code(
     assert run("checkout", "--url", url, "--key", "nsk_local_none").code == 4
     for wrong in (["--format", "png"], ["--out", str(tmp_path / "no" / "g.svg")], ["--min-frequency", "2"]):
         assert run("checkout", *options, *wrong).code == 2
+    for name in ("workflow", "format", "min_frequency"):
+        refused = run("checkout", *options, "--format", "text", "--where", f"{name}=1")
+        assert refused.code == 2 and f"{name} is no filter here" in " ".join(refused.err.split())
 
 
 def test_the_command_knows_every_format() -> None:

@@ -45,6 +45,8 @@ def test_sessions_are_listed_newest_first_within_eighty_columns(
     assert max(map(len, [*lines, *err.splitlines()])) <= 80 and err.startswith("session ")
     code, out, _ = run(service, "list", "--where", "status=recording", "--limit", "1", "--json")
     assert [item["id"] for item in json.loads(out)] == [made[2]]
+    code, out, err = run(service, "list", "--where", "workflow=listed_work")
+    assert (code, out) == (2, "") and "give it as --workflow" in " ".join(err.split())
     code, out, err = run(service, "list", "--workflow", "unheard_of")
     assert (code, out, err) == (0, "", "No session matches.\n")
 

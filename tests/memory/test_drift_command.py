@@ -71,6 +71,22 @@ def test_a_smaller_baseline_may_be_tried(runtime: Runtime, story: Story) -> None
     assert run(runtime, "backtest", "checkout", "--baseline", "5").exit_code == 2
 
 
+@pytest.mark.parametrize(("baseline", "found"), [(20, False), (50, True), (100, True)])
+def test_growth_is_compared_with_sessions_of_a_small_baseline(
+    runtime: Runtime, baseline: int, found: bool
+) -> None:
+    with runtime.database.transaction(write=True) as db:
+        made = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
+    grown = Story(runtime.database, GraphScope(Tenant(made.workspace_id, "live"), "checkout"))
+    grown.add("aaaaaaaaab" * 80 + "nnnnnnnnnb" * 20)
+    done = run(runtime, "backtest", "checkout", "--baseline", str(baseline), "--json")
+    assert done.exit_code == 0, done.exception
+    alarms = json.loads(done.stdout)["alarms"]
+    # Ten sessions without a node do not show that it is new, even where nine of ten have it.
+    assert [alarm["data"]["node"]["label"] for alarm in alarms] == ["Click n"] * found
+    assert all(alarm["data"]["baseline"]["sessions"] == baseline // 2 for alarm in alarms)
+
+
 def test_too_few_sessions_are_said_to_be_too_few(runtime: Runtime, story: Story) -> None:
     Story(runtime.database, GraphScope(Tenant(story.scope.workspace_id, "test"), "refunds")).add("ab")
     done = run(runtime, "backtest", "refunds", "--mode", "test")

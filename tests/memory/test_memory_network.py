@@ -11,7 +11,8 @@ import pytest
 from recorder.lazy_property import lazy_property
 from recorder.memory.views.dominators import find_immediate_dominators
 from recorder.memory.views.graph_view import graph_view_of
-from recorder.memory.views.networkx_graph import END, START, Network, network_of
+from recorder.memory.views.network_cache import NetworkCache, network_of
+from recorder.memory.views.networkx_graph import END, START, Network
 from tests.support.graph_columns import INVOICES, Way, columns_of, invoices, view_for
 
 
@@ -154,6 +155,22 @@ def test_a_network_is_built_once_for_a_version_and_its_sessions() -> None:
     assert network_of(columns, failed) is not first and network_of(columns, failed).sessions == 18
     graph_view_of(columns, columns.current(), workflow="w", min_frequency=0.5)
     assert network_of(columns, columns.current()) is first
+
+
+def test_networks_of_all_graphs_and_selections_share_one_bound() -> None:
+    size = network().size
+    cache = NetworkCache(max_size=3 * size)
+    graphs = [columns_of(INVOICES) for _ in range(4)]
+    for columns in graphs:
+        for outcome in range(3):
+            cache.read(columns, columns.outcome == outcome)
+        assert cache.size <= 3 * size
+    latest = cache.read(graphs[-1], graphs[-1].outcome == 2)
+    assert cache.read(graphs[-1], graphs[-1].outcome == 2) is latest
+    assert cache.read(graphs[0], graphs[0].outcome == 2) is not latest
+    whole = graphs[0].current()
+    small = NetworkCache(max_size=size - 1)
+    assert small.read(graphs[0], whole).sessions == 412 and small.size == 0
 
 
 def test_start_and_end_are_nodes_of_their_own() -> None:

@@ -42,11 +42,13 @@ def first_baseline_term(rules: DriftRules) -> Term:
 def next_baseline_term(term: Term, rules: DriftRules, inherited: tuple[Inherited, ...] = ()) -> Term:
     """Return the term that follows.
 
-    Nodes first seen within a window before its beginning are still new: no alarm could name them yet.
+    Nodes first seen within a window before its beginning are still new: no alarm could name them yet. Of a
+    small baseline, as a backtest may have, this is the second half: growth needs sessions to compare with.
     """
     end = term.over_at(rules)
     start = max(0, end - rules.baseline)
-    return Term(start, end, end - start, max(0, end - rules.window), inherited)
+    known = end - min(rules.window, (end - start) // 2)
+    return Term(start, end, end - start, known, inherited)
 
 
 def latest_baseline_term(sessions: int, rules: DriftRules) -> Term:

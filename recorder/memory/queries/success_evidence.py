@@ -12,7 +12,8 @@ from recorder.memory.graph.arrays import Bools, Floats, Ints, sort_distinct
 from recorder.memory.graph.directly_follows import SUCCESS
 from recorder.memory.graph.paths import NO_PATH
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.views.networkx_graph import Network, network_of
+from recorder.memory.views.network_cache import network_of
+from recorder.memory.views.networkx_graph import Network
 
 #: A node is on a path of success if this share of the path's successful sessions visit it: others are strays.
 _ON_PATH_SHARE = 0.1

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from recorder.memory.graph.arrays import Bools
 from recorder.memory.queries.columns import GraphColumns
-from recorder.memory.views.networkx_graph import END, START, Counts, Network, network_of
+from recorder.memory.views.network_cache import network_of
+from recorder.memory.views.networkx_graph import END, START, Counts, Network
 
 
 @dataclass(frozen=True, slots=True)

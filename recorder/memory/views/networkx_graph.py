@@ -5,16 +5,12 @@ drawings and formats are made from it. Stored nowhere. NetworkX is imported wher
 service that draws no graph does not pay for it. Spec §2.6.
 """
 
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from math import log
 from typing import Any
 
 import numpy as np
-from cachetools import LRUCache
 
-from recorder.hashing import compute_sha256
 from recorder.lazy_property import lazy_property
 from recorder.memory.graph.arrays import Bools, Ints
 from recorder.memory.graph.capacity import compute_act_beyond_capacity
@@ -34,8 +30,6 @@ Counts = tuple[int, int, int]
 START, END = "start", "end"
 #: Longer times between two steps count as this one, 34 years.
 _MAX_GAP_MS = (1 << 40) - 1
-#: Nodes and edges of all networks together that are kept for one version of a graph, about 60 MB.
-_KEPT_SIZE = 100_000
 
 
 class Network:
@@ -145,30 +139,6 @@ class Network:
         except nx.NetworkXNoPath:
             return ()
         return tuple(way[1:-1])
-
-
-def network_of(columns: GraphColumns, chosen: Bools) -> Network:
-    """Return the network of chosen sessions; the last ones asked for are kept as long as the columns."""
-    return columns.derive("networks", lambda _: _Networks()).read(columns, chosen)
-
-
-class _Networks:
-    """The networks of one version of a graph that were asked for last, by their sessions."""
-
-    def __init__(self) -> None:
-        self._kept: LRUCache[str, Network] = LRUCache(_KEPT_SIZE, lambda network: network.size)
-        self._lock = threading.Lock()
-
-    def read(self, columns: GraphColumns, chosen: Bools) -> Network:
-        key = compute_sha256(np.packbits(chosen).tobytes())
-        # Held while it is built, so that no network is built twice at a time.
-        with self._lock:
-            network = self._kept.get(key)
-            if network is None:
-                network = Network(columns, chosen)
-                with suppress(ValueError):  # it alone is larger than all that may be kept
-                    self._kept[key] = network
-        return network
 
 
 def _build_networkx_graph(columns: GraphColumns, counts: GraphCounts) -> Any:

@@ -10,7 +10,8 @@ from recorder.memory.queries.chosen_sessions import read_newest_columns
 from recorder.memory.queries.columns import NOWHERE, GraphColumns, make_session_lookup
 from recorder.memory.queries.recovery_anchors import Witness, list_node_entries
 from recorder.memory.storage.graph_store import graph_scope_of
-from recorder.memory.views.networkx_graph import END, START, network_of
+from recorder.memory.views.network_cache import network_of
+from recorder.memory.views.networkx_graph import END, START
 from recorder.memory_service.recovery_points import read_recovery_point_steps
 from recorder.models.session import SessionRow
 from recorder.replay_service.dry.dry_process import GraphMessage
