@@ -38,6 +38,11 @@ REQUEST_HEAD_SECONDS = 10
 REQUEST_HEAD_BYTES = 65_536
 #: Each header takes 200 bytes beside its own; WebSocket handshakes have the same limit.
 REQUEST_HEADERS = 128
+#: Values of all headers of one name, and path and query.
+REQUEST_HEADER_BYTES = 8_192
+REQUEST_ADDRESS_BYTES = 16_384
+#: Parameters of a query, of which only `workflow` and `type` repeat.
+QUERY_PARAMETERS = 500
 #: Heads that are still arriving, of all connections to a process together.
 ARRIVING_HEADS_BYTES = 64 * 1024 * 1024
 #: Answers that were written to connections, and that their clients have not read yet.

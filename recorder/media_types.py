@@ -7,6 +7,8 @@ from recorder.errors import UnsupportedMediaType
 
 JSON = "application/json"
 _UTF_8 = ("utf-8", "utf8")
+#: Longer ones name no type that any address takes; the parser takes quadratic time for their parameters.
+_MOST_CHARACTERS = 255
 #: Parameters in parts or with a language (RFC 2231) belong to mail; HTTP has none.
 _MAIL_PARAMETER = re.compile(r";[^=;]*\*")
 
@@ -35,9 +37,9 @@ def require_media_type(header: str | None, *allowed: str, needed: str) -> str:
 def names_no_other_charset(header: str) -> bool:
     """Return whether a `Content-Type` names UTF-8 once, or no charset.
 
-    Readers differ in which of two charsets they take.
+    Readers differ in which of two charsets they take. A header that is too long to be read may name another.
     """
-    if _MAIL_PARAMETER.search(header):
+    if len(header) > _MOST_CHARACTERS or _MAIL_PARAMETER.search(header):
         return False
     message = Message()
     message["content-type"] = header

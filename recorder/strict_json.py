@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from recorder.errors import InvalidJson, Problem, RecorderError, ValidationFailed, json_pointer
+from recorder.errors import InvalidJson, RecorderError, ValidationFailed, json_pointer
 from recorder.json_positions import (
     describe_undecodable,
     locate_constant,
@@ -29,6 +29,7 @@ _AS_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[{]}"))
 _ESCAPED_NUL = re.compile(rb"\\u0000")
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def parse(body: bytes, *, part: str | None = None) -> Any:
@@ -70,10 +71,12 @@ def parse(body: bytes, *, part: str | None = None) -> Any:
     except _WrongToken as error:
         raise error.describe(text) from None
     if _ESCAPED_NUL.search(body) or b"\0" in body or _ESCAPED_SURROGATE.search(body):
-        try:
-            _check_json_strings(value, "")
-        except _WrongToken as error:
-            raise error.describe(text) from None
+        if _find_json_steps(value, _holds_surrogate) is not None:
+            raise _describe_surrogate(text)
+        steps = _find_json_steps(value, _holds_nul)
+        if steps is not None:
+            message = "Strings must not hold NUL."
+            raise ValidationFailed.of(json_pointer(*steps), "invalid_string", message=message)
     return value
 
 
@@ -157,23 +160,41 @@ def _find_integer_pointer(text: str) -> str:
         value = json.loads(text, parse_int=lambda digits: int(digits[:_INTEGER_DIGITS]))
     except (ValueError, RecursionError):
         return ""
-    return json_pointer(*(_find_integer_steps(value) or ()))
+    return json_pointer(*(_find_json_steps(value, _exceeds_int64) or ()))
 
 
-def _find_integer_steps(value: Any) -> list[str | int] | None:
-    """Return the names and indices that lead to an integer over 64 bits; None if there is none."""
-    if isinstance(value, int):
-        return None if value in _INT64 else []
+def _find_json_steps(value: Any, is_wrong: Callable[[Any], bool]) -> list[str | int] | None:
+    """Return the names and indices that lead to the first wrong value; None if there is none.
+
+    Those of a wrong name lead to its object. They are gathered on the way back: pointers to all values of a
+    body take quadratic time if its names are long.
+    """
+    if is_wrong(value):
+        return []
     members: Iterable[tuple[str | int, Any]] = ()
     if isinstance(value, dict):
         members = value.items()
     elif isinstance(value, list):
         members = enumerate(value)
     for name, member in members:
-        steps = _find_integer_steps(member)
+        if is_wrong(name):
+            return []
+        steps = _find_json_steps(member, is_wrong)
         if steps is not None:
             return [name, *steps]
     return None
+
+
+def _exceeds_int64(value: Any) -> bool:
+    return isinstance(value, int) and value not in _INT64
+
+
+def _holds_nul(value: Any) -> bool:
+    return isinstance(value, str) and "\0" in value
+
+
+def _holds_surrogate(value: Any) -> bool:
+    return isinstance(value, str) and _SURROGATE.search(value) is not None
 
 
 def _describe_float(text: str) -> InvalidJson:
@@ -187,19 +208,3 @@ def _describe_surrogate(text: str) -> InvalidJson:
 
 def _is_integer(number: str) -> bool:
     return number.lstrip("-").isdigit()
-
-
-def _check_json_strings(value: Any, pointer: str) -> None:
-    """Check strings and keys for NUL and lone surrogates, which only escapes can produce."""
-    if isinstance(value, str):
-        if "\0" in value:
-            raise ValidationFailed([Problem("body", pointer, "invalid_string", "Strings must not hold NUL.")])
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise _WrongToken(_describe_surrogate)
-    elif isinstance(value, dict):
-        for key, member in value.items():
-            _check_json_strings(key, pointer)
-            _check_json_strings(member, pointer + json_pointer(key))
-    elif isinstance(value, list):
-        for index, member in enumerate(value):
-            _check_json_strings(member, pointer + json_pointer(index))

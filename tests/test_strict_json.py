@@ -89,6 +89,7 @@ HOSTILE = {
     "backslashes": b"[" * 70 + b'"' + b"\\" * 1_000_001,
     "hill and wall": b"[" * 64 + b"]" * 64 + b"[" * 1_000_000,
     "brackets in strings": b"{}" * 64 + b'"[' * 500_000,
+    "long name of many values": b'{"' + b"n" * 700_000 + b'":[' + b"1," * 150_000 + rb'"\ud83d"]}',
 }
 
 
@@ -104,3 +105,9 @@ def test_the_place_of_a_bad_string_is_told() -> None:
     with pytest.raises(ValidationFailed) as refusal:
         strict_json.parse(rb'{"a/b":[0,{"c~d":"x\u0000"}]}')
     assert [problem.pointer for problem in refusal.value.problems] == ["/a~1b/1/c~0d"]
+
+
+def test_the_place_of_a_bad_name_is_its_object() -> None:
+    with pytest.raises(ValidationFailed) as refusal:
+        strict_json.parse(rb'{"a":[0,{"c\u0000":{"d":"x\u0000"}}]}')
+    assert [problem.pointer for problem in refusal.value.problems] == ["/a/1"]

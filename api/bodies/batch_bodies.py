@@ -19,7 +19,7 @@ from api.bodies.body_masking import BodyMasking
 from api.bodies.worker_checks import (
     check_event_body_file,
     check_frame_upload_file,
-    read_multipart_upload,
+    read_multipart_body,
     restore_frame_bytes,
 )
 from api.bodies.worker_pool import TURN_SECONDS, BodyWorkers, WorkerBodyFile, open_body_file_for_workers
@@ -241,13 +241,13 @@ async def open_frame_upload(
                 yield FrameUploadBody(checked=(frames, digest))
             finally:
                 frames.clear()
-    elif kind == JSON:
-        validate = partial(validate_frames_json, body)
-        yield FrameUploadBody(
-            *await run_slow_work(request, "frame upload", validate, workspace_id=caller.workspace_id)
-        )
     else:
-        yield FrameUploadBody(*await read_multipart_upload(_yield_batch_body_once(body), content_type))
+        is_json = kind == JSON
+        check = validate_frames_json if is_json else partial(read_multipart_body, content_type)
+        read = partial(check, body)
+        yield FrameUploadBody(
+            *await run_slow_work(request, "frame upload", read, workspace_id=caller.workspace_id)
+        )
 
 
 async def _read_large_upload(
@@ -279,7 +279,3 @@ def _assign_ids_to_frame_batch(frames: list[CheckedFrame], caller: Caller) -> li
         for frame, new in zip(frames, new_ids, strict=True)
     ]
     return named if caller.masking is None else [unpack_uploaded_frame_dom(frame) for frame in named]
-
-
-async def _yield_batch_body_once(body: bytes) -> AsyncIterator[bytes]:
-    yield body

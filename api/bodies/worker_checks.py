@@ -43,6 +43,8 @@ from recorder.recording.frame_validation import (
 WORKER_BYTES = 1024 * 1024 * 1024
 _CHUNK = 1024 * 1024
 _SHOWN_PARTS = 5
+#: Headers of a part, whose parameters take long to read: 4 KB of them took 12 ms.
+_PART_HEADERS_BYTES = 2_048
 _PARTS_NEEDED = "Send one JSON part named `frames` and one binary part for each frame; each name once."
 _UNDECLARED = "No frame names this part: send the part `frames`, and one part for each name in it."
 
@@ -163,6 +165,19 @@ def restore_frame_bytes(checked: CheckedFrameUpload, content: mmap.mmap) -> list
     ]
 
 
+def read_multipart_body(content_type: str, body: bytes) -> tuple[list[FrameItem], dict[str, bytes]]:
+    """Return the items of a whole multipart body, and the bytes of its parts by name; for worker threads.
+
+    Raises:
+        RecorderError: as `read_multipart_upload`.
+    """
+
+    async def yield_once() -> AsyncIterator[bytes]:
+        yield body
+
+    return asyncio.run(read_multipart_upload(yield_once(), content_type))
+
+
 async def read_multipart_upload(
     chunks: AsyncIterator[bytes], content_type: str
 ) -> tuple[list[FrameItem], dict[str, bytes]]:
@@ -218,7 +233,12 @@ class _MultipartReader(MultiPartParser):
     """Reader of multipart bodies whose parts are UTF-8 or bytes."""
 
     def on_headers_finished(self) -> None:
-        """Refuse a part that names another charset, or two types."""
+        """Refuse a part that names another charset, or two types, or has large headers."""
+        if (
+            sum(len(name) + len(value) for name, value in self._current_part.item_headers)
+            > _PART_HEADERS_BYTES
+        ):
+            raise _make_multipart_error(f"The headers of a part hold at most {_PART_HEADERS_BYTES} bytes.")
         types = [value for name, value in self._current_part.item_headers if name == b"content-type"]
         if len(types) > 1 or not all(names_no_other_charset(value.decode("latin-1")) for value in types):
             raise UnsupportedMediaType("each part with one Content-Type or none, in UTF-8")

@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 from api.bodies.body_limits import IS_LATE
 from api.errors import make_problem_response
 from api.gate.bucket_decisions import Header, make_limit_headers
+from api.gate.head_limits import is_head_too_large, make_head_error
 from api.gate.http_upgrades import UpgradeIgnoringProtocol
 from api.gate.lingering_close import LingeringTransport
 from api.gate.open_connections import CONNECTIONS, OpenConnections
@@ -19,7 +20,6 @@ from api.gate.responses import serialize_answer
 from api.gate.unread_answers import UnreadAnswer
 from recorder import limits
 from recorder.errors import (
-    HeadTooLarge,
     MalformedRequest,
     NoFreeConnection,
     RecorderError,
@@ -39,7 +39,6 @@ _BODY: Final = "body"  # the client must send a request's body
 _LATE: Final = "late"  # the route was notified that the body is late, and answers
 _IDLE: Final = "idle"  # the client must send nothing; uvicorn's --timeout-keep-alive applies
 
-_HEAD_LIMITS: Final = (limits.REQUEST_HEAD_BYTES, limits.REQUEST_HEADERS)
 #: A byte of a body allows so many bytes of framing.
 _FRAMING = 8
 #: Chunks of a body are gathered up to this size: a route that wakes for each costs twice the CPU.
@@ -74,7 +73,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         super().connection_made(self._lingering)
         self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = True
-        self._surplus_bytes = self._small_reads = 0
+        self.url, self.headers = b"", []
+        self._surplus_bytes = self._most_head_bytes = self._small_reads = 0
         #: Bytes of the body since the deadline began.
         self._arrived_bytes = 0
         #: Whether the rest of the connection is ignored, since it is malformed or was refused.
@@ -120,9 +120,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
     def send_400_response(self, msg: str) -> None:
         """Answer a malformed request with a problem document, after the requests before it."""
         if self._phase is not _BODY:
-            self._refuse_request(
-                HeadTooLarge(*_HEAD_LIMITS) if self._is_head_too_large() else MalformedRequest()
-            )
+            self._refuse_request(make_head_error() if self._is_head_too_large() else MalformedRequest())
         elif self.pipeline or self.cycle.response_started:
             self._close_connection()
         else:  # the body is malformed: for the route the client is disconnected
@@ -140,6 +138,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             self._phase, self._since = _HEAD, self.loop.time()
         self._is_silent = False
         self._surplus_bytes += len(data)
+        self._most_head_bytes = self._surplus_bytes  # a body before the head subtracts from the other count
         super().data_received(data)
         if len(data) < _SMALL_READ_BYTES and self._phase is _BODY:
             self._small_reads += 1
@@ -152,7 +151,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         if self._is_refused:
             return
         if self._is_head_too_large():
-            self._refuse_request(HeadTooLarge(*_HEAD_LIMITS))
+            self._refuse_request(make_head_error())
         elif self._phase is _HEAD and self._counts is not None:
             self._counts.heads.hold(self, find_client_network(self.client[0] if self.client else ""))
 
@@ -171,11 +170,8 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         """
         if self.should_ignore_upgrade():
             return
-        if self._has_too_many_headers() or (
-            self._surplus_bytes > limits.REQUEST_HEAD_BYTES
-            and self._count_head_bytes() > limits.REQUEST_HEAD_BYTES
-        ):
-            raise HeadTooLarge(*_HEAD_LIMITS)
+        if is_head_too_large(self.url, self.headers, most_bytes=self._most_head_bytes):
+            raise make_head_error()
         if len(self.pipeline) >= _PIPELINED_REQUESTS:
             raise MalformedRequest
         if not self.url.startswith(b"/"):
@@ -373,13 +369,9 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
         self.transport.write(serialize_answer(make_problem_response(error, request_id), request_id, headers))
 
     def _is_head_too_large(self) -> bool:
-        return self._surplus_bytes > limits.REQUEST_HEAD_BYTES or self._has_too_many_headers()
-
-    def _has_too_many_headers(self) -> bool:
-        return len(self.headers or ()) > limits.REQUEST_HEADERS
-
-    def _count_head_bytes(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        return self._surplus_bytes > limits.REQUEST_HEAD_BYTES or is_head_too_large(
+            self.url, self.headers, most_bytes=self._most_head_bytes
+        )
 
     def _close_connection(self) -> None:
         """Close the connection; abort it if the client does not read the last bytes in time."""

@@ -115,12 +115,6 @@ class PayloadTooLarge(TooLarge):
 class HeadTooLarge(TooLarge):
     """Request line and headers are larger than allowed (413)."""
 
-    def __init__(self, limit_bytes: int, limit_headers: int) -> None:
-        super().__init__(
-            f"Request line and headers may hold at most {limit_bytes} bytes together; there may be at most "
-            f"{limit_headers} headers."
-        )
-
 
 class UnsupportedMediaType(RecorderError):
     """The Content-Type, or the type of an image, is not accepted here (415)."""

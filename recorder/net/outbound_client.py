@@ -12,6 +12,7 @@ import httpcore
 
 from recorder.errors import InvalidUrl
 from recorder.net.addresses import CalledAddress, parse_called_address
+from recorder.net.bounded_stream import AnswerTooLong
 from recorder.net.outbound_guard import AddressGuard, BlockedAddress, GuardedBackend, UnresolvedName
 
 Failure = Literal["timeout", "dns", "tls", "connection", "blocked_address", "redirect"]
@@ -119,15 +120,18 @@ def _build_outbound_request(
 
 
 async def _read_outbound_response_body(response: httpcore.Response, exchange: OutboundExchange) -> None:
-    """Keep the first 4 KB; one byte more shows that the body was cut."""
+    """Keep the first 4 KB; one byte more shows that the body was cut, as does much framing."""
     # A generator, though its type does not say so; left open, the garbage collector would close it.
     stream = cast("AsyncGenerator[bytes]", response.aiter_stream())
-    async with aclosing(stream) as parts:
-        async for part in parts:
-            exchange.body += part[: BODY_BYTES + 1 - len(exchange.body)]
-            if len(exchange.body) > BODY_BYTES:
-                exchange.body, exchange.body_truncated = exchange.body[:BODY_BYTES], True
-                return
+    try:
+        async with aclosing(stream) as parts:
+            async for part in parts:
+                exchange.body += part[: BODY_BYTES + 1 - len(exchange.body)]
+                if len(exchange.body) > BODY_BYTES:
+                    exchange.body, exchange.body_truncated = exchange.body[:BODY_BYTES], True
+                    return
+    except AnswerTooLong:
+        exchange.body_truncated = True
 
 
 def _read_outbound_response_headers(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:

@@ -18,6 +18,7 @@ from recorder.net.addresses import (
     parse_called_address,
     parse_resolved_address,
 )
+from recorder.net.bounded_stream import BoundedStream
 from recorder.net.deployment_addresses import OwnAddresses, Resolve, is_own_machine_address
 from recorder.settings import Settings
 
@@ -170,7 +171,7 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.AsyncNetworkStream:
-        """Connect to the first checked address that answers.
+        """Connect to the first checked address that answers; of its answer a bounded part is read.
 
         Raises:
             BlockedAddress, UnresolvedName: before anything is dialled.
@@ -181,10 +182,10 @@ class GuardedBackend(httpcore.AsyncNetworkBackend):
             with suppress(httpcore.ConnectError, httpcore.ConnectTimeout):
                 stream = await self._dial.connect_tcp(str(address), port, timeout=_CONNECT_S)
                 self.dialled = address
-                return stream
+                return BoundedStream(stream)
         stream = await self._dial.connect_tcp(str(last), port, timeout=timeout)
         self.dialled = last
-        return stream
+        return BoundedStream(stream)
 
 
 # A thread that waits for a silent name server lives as long as the resolver waits, 30 s with three servers.

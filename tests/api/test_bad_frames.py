@@ -2,6 +2,7 @@
 
 import base64
 import struct
+import time
 import zlib
 from typing import Any
 
@@ -231,6 +232,27 @@ def test_a_bad_multipart_upload_is_refused(caller: Caller, files: Any, status: i
             "validation_failed",
             id="no name",
         ),
+        pytest.param(
+            "multipart/form-data; boundary=x",
+            b'--x\r\nContent-Disposition: form-data; name="frames"' + b";a=b" * 600 + b"\r\n\r\n[]\r\n--x--",
+            422,
+            "validation_failed",
+            id="part with large headers",
+        ),
+        pytest.param(
+            "multipart/form-data; boundary=x",
+            b"--x\r\nContent-Type: image/png" + b";a=b" * 70 + b"\r\n\r\n[]\r\n--x--",
+            415,
+            "unsupported_media_type",
+            id="part with a long type",
+        ),
+        pytest.param(
+            f"multipart/form-data; boundary=x{';a=b' * 60}",
+            b"--x--",
+            415,
+            "unsupported_media_type",
+            id="long type",
+        ),
         pytest.param("application/x-www-form-urlencoded", b"a=b", 415, "unsupported_media_type", id="form"),
         pytest.param("image/png", PNG, 415, "unsupported_media_type", id="picture"),
         pytest.param(None, b"{}", 415, "unsupported_media_type", id="no Content-Type"),
@@ -333,3 +355,15 @@ def test_conflicts_and_repeats_leave_no_object_behind(caller: Caller) -> None:
     assert_problem(caller.add_frames(session_id, frame(1, 2, id="frm_A1")), 409, "event_conflict")
     assert_problem(caller.add_frames(session_id, frame(5), key="batch-1"), 422, "idempotency_key_reused")
     assert footprint(caller.service.runtime) == before
+
+
+def test_a_small_upload_with_parameters_in_its_parts_takes_no_time(caller: Caller) -> None:
+    """51 parts with 4 KB of parameters each took 0.2 to 0.6 s."""
+    part = b'--x\r\nContent-Disposition: form-data; name="p%d"\r\nContent-Type: a'
+    body = b"".join(part % n + b";a=b" * 1_000 + b"\r\n\r\nx\r\n" for n in range(51)) + b"--x--\r\n"
+    address = f"/v1/sessions/{caller.make_session()}/frames"
+    began = time.process_time()
+    for _ in range(10):
+        answer = caller.post_raw(address, body, content_type="multipart/form-data; boundary=x")
+        assert_problem(answer, 422, "validation_failed")
+    assert time.process_time() - began < 0.6

@@ -159,7 +159,11 @@ NUMBERS = {
     "interface": [
         f"within {limits.REQUEST_HEAD_SECONDS} seconds of the connection",
         f"within {limits.REQUEST_BODY_SECONDS} seconds more",
-        f"at most {limits.REQUEST_HEAD_BYTES // 1024} KiB together",
+        f"at most {limits.REQUEST_HEAD_BYTES // 1024} KiB together, with",
+        f"at most {limits.REQUEST_HEADERS} headers",
+        f"{limits.REQUEST_HEADER_BYTES // 1024} KiB in the values of one header",
+        f"{limits.REQUEST_ADDRESS_BYTES // 1024} KiB in the address",
+        f"{limits.QUERY_PARAMETERS} query parameters",
         f"more than {limits.JSON_DEPTH} levels",
         f"1 to {limits.LIST_MAX}, by default {limits.LIST_DEFAULT}",
         f"at most {limits.BODY_BYTES // 1024**2} MiB",

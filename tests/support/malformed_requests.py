@@ -107,6 +107,47 @@ CASES: dict[str, tuple[bytes, list[int], str]] = {
         [413],
         "payload_too_large",
     ),
+    "address too long": (
+        request(f"GET /v1/limits?{'a' * limits.REQUEST_ADDRESS_BYTES}", "KEY"),
+        [413],
+        "payload_too_large",
+    ),
+    "too many parameters": (
+        request(f"GET /v1/sessions?{'&' * limits.QUERY_PARAMETERS}", "KEY"),
+        [413],
+        "payload_too_large",
+    ),
+    "too many parameters of a page without a key": (
+        request(f"GET /healthz?{'a&' * limits.QUERY_PARAMETERS}", "KEY"),
+        [413],
+        "payload_too_large",
+    ),
+    "values of a header too long": (
+        request("GET /v1/limits", "KEY", *(f"Cookie: {'a=b;' * 1_000}" for _ in range(3))),
+        [413],
+        "payload_too_large",
+    ),
+    "content type too long": (
+        request(
+            "POST /v1/sessions",
+            "KEY",
+            f"Content-Type: application/json{';a=b' * 2_500}",
+            "Content-Length: 2",
+            body=b"{}",
+        ),
+        [413],
+        "payload_too_large",
+    ),
+    "second head too large": (
+        request("GET /v1/limits", "KEY") + request("GET /v1/limits", "KEY", f"X-Long: {'a' * 9_000}"),
+        [200],
+        "",
+    ),
+    "empty lines before a request": (
+        b"\r\n\r\n" + request("GET /v1/limits", "KEY", "Connection: close"),
+        [200],
+        "",
+    ),
     "too many headers": (
         request("GET /v1/limits", "KEY", *(f"X-{n}: 1" for n in range(limits.REQUEST_HEADERS))),
         [413],

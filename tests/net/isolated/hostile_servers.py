@@ -126,6 +126,33 @@ def test_a_body_of_exactly_four_kilobytes_is_whole() -> None:
     assert (exchange.body, exchange.body_truncated) == (body, False)
 
 
+async def interim(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Interim answers, as fast as they are taken."""
+    for _number in range(16_384):
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000)
+        await writer.drain()
+    raise AssertionError("all of it was taken")
+
+
+def test_interim_answers_without_end_are_a_broken_connection() -> None:
+    began = time.process_time()
+    exchange = call_server(interim)
+    assert (exchange.error, exchange.status) == ("connection", None)
+    assert time.process_time() - began < TOTAL_S / 2
+
+
+def test_some_interim_answers_are_skipped() -> None:
+    interim_answers = b"HTTP/1.1 102 Processing\r\n\r\n" * 20
+    exchange = call_server(answering(interim_answers + OK + b"Content-Length: 2\r\n\r\nhi"))
+    assert (exchange.error, exchange.status, exchange.body) == (None, 200, b"hi")
+
+
+def test_a_body_of_which_most_is_framing_is_cut() -> None:
+    chunk = b"1;" + b"e" * 50 + b"\r\na\r\n"
+    exchange = call_server(answering(OK + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 4_000))
+    assert exchange.is_success and exchange.body_truncated and set(exchange.body) == set(b"a")
+
+
 def test_a_compressed_body_stays_as_it_came() -> None:
     bomb = gzip.compress(bytes(100_000_000))
     head = OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(bomb)
