@@ -107,8 +107,8 @@ function findMasked() {
       if (isMask(element) || isSecret(element)) found.push(element);
       const tag = localName(element), shadow = shadowRoot(element);
       if (shadow) roots.push(shadow);
-      if (tag !== "iframe" && tag !== "frame") continue;
-      try { if (element.contentDocument) roots.push(element.contentDocument); } catch { /* of another origin */ }
+      const inner = tag === "iframe" || tag === "frame" ? documentIn(element) : null;
+      if (inner) roots.push(inner);
     }
   }
   return found;
@@ -147,6 +147,8 @@ class Snapshot {
     this.index = new WeakMap();
     this.masked = findMasked();
     this.boxes = boxesOf(this.masked);
+    // Frames with the documents that they show.
+    this.frames = [];
     this.nodes = 0;
     this.characters = 0;
     this.truncated = false;
@@ -182,8 +184,8 @@ class Snapshot {
     const isShown = isRendered(element);
     let isEmpty = true;
     if (tag === "iframe" || tag === "frame") {
-      let inner = null;
-      try { inner = element.contentDocument; } catch { inner = null; }
+      const inner = documentIn(element);
+      this.frames.push([element, inner]);
       const root = inner && documentElement(inner);
       if (root) {
         observe(inner);
@@ -263,6 +265,10 @@ class Snapshot {
   }
 }
 
+// Returns null for a document of another origin.
+function documentIn(frame) {
+  try { return frame.contentDocument; } catch { return null; }
+}
 function isRendered(element) {
   if (element.checkVisibility({ visibilityProperty: true })) return true;
   return getComputedStyle(element).display === "contents";
@@ -302,7 +308,16 @@ function observe(root) {
     subtree: true });
   if (listenTo && nodeType(root) === 9) listenTo(root);
 }
+// A frame gets another document without a mutation around it.
+function countDocuments() {
+  for (const entry of last?.snapshot.frames ?? []) {
+    const inner = documentIn(entry[0]);
+    if (inner !== entry[1]) mutations += 1;
+    entry[1] = inner;
+  }
+}
 function version() {
+  countDocuments();
   count(observer.takeRecords());
   let hash = 0;
   let left = MAX_FIELDS;

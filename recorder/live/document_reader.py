@@ -6,7 +6,7 @@ It uses the page script of `recorder.capture`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from playwright.sync_api import ElementHandle, JSHandle, Page
 from playwright.sync_api import Error as PlaywrightError
@@ -63,7 +63,11 @@ class DocumentReader:
         element = handle.as_element()
         if element is None:
             raise PlaywrightError("the element went away")
-        return element
+        frame = element.owner_frame()
+        if frame is None or frame == self.page.main_frame:
+            return element
+        # Playwright takes the points of an element for those of the frame in whose JavaScript it was found.
+        return cast(ElementHandle, frame.evaluate_handle("element => element", element).as_element())
 
     def is_unchanged(self, version: str | None) -> bool:
         """Return whether the document has a version, where one is given, and its site is the one read."""
