@@ -306,8 +306,13 @@ function observe(root) {
   observed.add(root);
   observer.observe(root, { attributes: true, attributeOldValue: true, childList: true, characterData: true,
     subtree: true });
+  // Fields of the page's own document are read for each version.
+  if (root !== document) {
+    EventTarget.prototype.addEventListener.call(root, "input", countInput, { capture: true, passive: true });
+  }
   if (listenTo && nodeType(root) === 9) listenTo(root);
 }
+function countInput() { mutations += 1; }
 // A frame gets another document without a mutation around it.
 function countDocuments() {
   for (const entry of last?.snapshot.frames ?? []) {
