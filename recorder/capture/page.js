@@ -2,7 +2,7 @@
 //
 // The script runs in a JavaScript world of its own: it shares the DOM with the page, but the page can neither
 // see it nor change the objects that it uses. Values of secret fields and everything below `data-mask` stay in
-// the page.
+// the page; the recorder finds the values in addresses and dialogs by their digests.
 const MAX_NODES = 20_000, MAX_CHARACTERS = 1_000_000, MAX_MS = 1_000, MAX_DEPTH = 56, MAX_WALK = 400;
 const MAX_TEXT = 5_000, MAX_ATTRIBUTE = 500, MAX_ADDRESS = 2_000, MAX_ATTRIBUTES = 40, MAX_VALUE = 10_000;
 const MAX_BOXES = 100, MAX_SEARCHED = 200_000, MAX_FIELDS = 2_000, MAX_SECRETS = 50, MAX_SECRET = 500, LEAST_SECRET = 4;
@@ -74,6 +74,16 @@ function keepSecret(element) {
   if (!isNew && value === before) return;
   if (secretValues.size > MAX_SECRETS) secretValues.delete(secretValues.keys().next().value);
   longestFirst = [...secretValues.keys()].sort((one, other) => other.length - one.length);
+  sendSecrets();
+}
+// Digests of the values as they are and encoded: length, and two polynomials of the characters.
+function digestsOf(values) {
+  const written = (value) => [value, encodeURI(value), encodeURIComponent(value),
+    encodeURIComponent(value).replaceAll("%20", "+")];
+  const sum = (text, base) => [...text].reduce((all, character) =>
+    (Math.imul(all, base) + character.codePointAt(0)) >>> 0, 0);
+  const texts = new Set(values.map((value) => value.toWellFormed()).flatMap(written));
+  return [...texts].map((text) => [[...text].length, sum(text, 31), sum(text, 1_000_003)]);
 }
 function clean(text, limit) {
   let result = String(text);
@@ -357,4 +367,4 @@ function take() {
   else last.snapshot.boxes = boxesOf(last.snapshot.masked);
   return last;
 }
-let last = null, known = "", listenTo = null, afterChange = () => {};
+let last = null, known = "", listenTo = null, afterChange = () => {}, sendSecrets = () => {};
