@@ -249,6 +249,8 @@ return {
       try { handle(event); } catch { post({ kind: "problem", where: name }); }
     }]);
     afterChange = () => settle.touch();
+    // Addresses and dialogs, in which the page may show them, do not come from this script.
+    sendSecrets = () => send(JSON.stringify({ kind: "secrets", document: documentId, digests: digestsOf(longestFirst) }));
     // At the window, and before the page's scripts: a listener of the page cannot stop what comes first. None listens
     // to "pagehide": its message would come too late, and Chromium then forgets now and then to close the page.
     listenTo = (place) => {

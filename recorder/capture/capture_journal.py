@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from recorder import limits
+from recorder.capture.secret_digests import SecretDigest, hide_digested_secrets
 
 _SECRET_PARAMETER = re.compile(
     r"((?:^|[&?;])[^=&;]*(?:passw|passphrase|passcode|pwd|secret|token|otp|api[_-]?key|signature|code|pin)[^=&;]*=)[^&]*",
@@ -20,6 +21,8 @@ _SECRET_PARAMETER = re.compile(
 _PARAMETER = re.compile(r"(^|[&?;])([^&?;]*)")
 _MAX_SIGNALS = 20
 _MAX_SECRET_NAMES = 100
+#: Documents whose secrets are looked for.
+_MAX_DOCUMENTS = 5
 #: Requests this long after a step are no longer counted as its effect.
 _REQUEST_MS = 2_000
 _CLOCK_SLACK_MS = 60_000
@@ -37,6 +40,8 @@ class CaptureJournal:
         self._last_ms = 0
         #: Names of secret fields: a form may send them as parameters of an address.
         self._secret_names: set[str] = set()
+        #: Digests of the values of secret fields by document.
+        self._secrets: dict[str, tuple[SecretDigest, ...]] = {}
 
     @property
     def now_ms(self) -> int:
@@ -107,9 +112,27 @@ class CaptureJournal:
         if len(self._secret_names) < _MAX_SECRET_NAMES:
             self._secret_names.add(name)
 
+    def keep_secrets(self, document: str, digests: tuple[SecretDigest, ...]) -> None:
+        """Remove the values of a document's secret fields from addresses and dialogs from now on."""
+        self._secrets[document] = digests
+        if len(self._secrets) > _MAX_DOCUMENTS:
+            del self._secrets[next(iter(self._secrets))]
+
     def redact(self, url: str) -> str:
         """Return an address without secrets."""
-        return redact_journal_url(url, self._secret_names)
+        return self._hide_secrets(redact_journal_url(url, self._secret_names), in_address=True)
+
+    def _hide_secrets(self, text: str, *, in_address: bool = False) -> str:
+        digests = {digest for kept in self._secrets.values() for digest in kept}
+        return hide_digested_secrets(text, digests, in_address=in_address)
+
+    def _hide_event_secrets(self, event: dict[str, Any]) -> None:
+        """Remove secrets from the members of an event that the browser, not the page script, gave."""
+        for holder in (event, event.get("data", {}), *event.get("signals", ())):
+            if isinstance(holder.get("url"), str):
+                holder["url"] = self.redact(holder["url"])
+            for name in holder.keys() & {"filename", "message"}:
+                holder[name] = self._hide_secrets(str(holder[name]))
 
     def name_page(self, url: str, title: str) -> None:
         """Add the title to navigations to this address that have none yet."""
@@ -121,6 +144,8 @@ class CaptureJournal:
         """Send the held step with its effects."""
         held, self._held = self._held, []
         for event in held:
+            # The value of a field may have become known after an address that holds it.
+            self._hide_event_secrets(event)
             self._add_event(event)
 
 

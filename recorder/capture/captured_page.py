@@ -19,6 +19,7 @@ from recorder.capture.script_messages import (
     PageScriptAction,
     PageScriptDrop,
     PageScriptProblem,
+    PageScriptSecrets,
     PageScriptSettled,
     parse_script_message,
 )
@@ -181,6 +182,8 @@ class CapturedPage:
                 self.on_action()
                 self._frames_before_action = 0
                 self._add_action(message)
+            case PageScriptSecrets(document, digests):
+                self._journal.keep_secrets(document, digests)
             case PageScriptSettled():
                 self.on_settled()
             case PageScriptProblem(where):

@@ -2,7 +2,7 @@
 //
 // The script runs in a JavaScript world of its own: it shares the DOM with the page, but the page can neither
 // see it nor change the objects that it uses. Values of secret fields and everything below `data-mask` stay in
-// the page.
+// the page; the recorder finds the values in addresses and dialogs by their digests.
 const MAX_NODES = 20_000, MAX_CHARACTERS = 1_000_000, MAX_MS = 1_000, MAX_DEPTH = 56, MAX_WALK = 400;
 const MAX_TEXT = 5_000, MAX_ATTRIBUTE = 500, MAX_ADDRESS = 2_000, MAX_ATTRIBUTES = 40, MAX_VALUE = 10_000;
 const MAX_BOXES = 100, MAX_SEARCHED = 200_000, MAX_FIELDS = 2_000, MAX_SECRETS = 50, MAX_SECRET = 500, LEAST_SECRET = 4;
@@ -74,6 +74,16 @@ function keepSecret(element) {
   if (!isNew && value === before) return;
   if (secretValues.size > MAX_SECRETS) secretValues.delete(secretValues.keys().next().value);
   longestFirst = [...secretValues.keys()].sort((one, other) => other.length - one.length);
+  sendSecrets();
+}
+// Digests of the values as they are and encoded: length, and two polynomials of the characters.
+function digestsOf(values) {
+  const written = (value) => [value, encodeURI(value), encodeURIComponent(value),
+    encodeURIComponent(value).replaceAll("%20", "+")];
+  const sum = (text, base) => [...text].reduce((all, character) =>
+    (Math.imul(all, base) + character.codePointAt(0)) >>> 0, 0);
+  const texts = new Set(values.map((value) => value.toWellFormed()).flatMap(written));
+  return [...texts].map((text) => [[...text].length, sum(text, 31), sum(text, 1_000_003)]);
 }
 function clean(text, limit) {
   let result = String(text);
@@ -107,8 +117,8 @@ function findMasked() {
       if (isMask(element) || isSecret(element)) found.push(element);
       const tag = localName(element), shadow = shadowRoot(element);
       if (shadow) roots.push(shadow);
-      if (tag !== "iframe" && tag !== "frame") continue;
-      try { if (element.contentDocument) roots.push(element.contentDocument); } catch { /* of another origin */ }
+      const inner = tag === "iframe" || tag === "frame" ? documentIn(element) : null;
+      if (inner) roots.push(inner);
     }
   }
   return found;
@@ -147,6 +157,8 @@ class Snapshot {
     this.index = new WeakMap();
     this.masked = findMasked();
     this.boxes = boxesOf(this.masked);
+    // Frames with the documents that they show.
+    this.frames = [];
     this.nodes = 0;
     this.characters = 0;
     this.truncated = false;
@@ -182,8 +194,8 @@ class Snapshot {
     const isShown = isRendered(element);
     let isEmpty = true;
     if (tag === "iframe" || tag === "frame") {
-      let inner = null;
-      try { inner = element.contentDocument; } catch { inner = null; }
+      const inner = documentIn(element);
+      this.frames.push([element, inner]);
       const root = inner && documentElement(inner);
       if (root) {
         observe(inner);
@@ -263,6 +275,10 @@ class Snapshot {
   }
 }
 
+// Returns null for a document of another origin.
+function documentIn(frame) {
+  try { return frame.contentDocument; } catch { return null; }
+}
 function isRendered(element) {
   if (element.checkVisibility({ visibilityProperty: true })) return true;
   return getComputedStyle(element).display === "contents";
@@ -300,9 +316,23 @@ function observe(root) {
   observed.add(root);
   observer.observe(root, { attributes: true, attributeOldValue: true, childList: true, characterData: true,
     subtree: true });
+  // Fields of the page's own document are read for each version.
+  if (root !== document) {
+    EventTarget.prototype.addEventListener.call(root, "input", countInput, { capture: true, passive: true });
+  }
   if (listenTo && nodeType(root) === 9) listenTo(root);
 }
+function countInput() { mutations += 1; }
+// A frame gets another document without a mutation around it.
+function countDocuments() {
+  for (const entry of last?.snapshot.frames ?? []) {
+    const inner = documentIn(entry[0]);
+    if (inner !== entry[1]) mutations += 1;
+    entry[1] = inner;
+  }
+}
 function version() {
+  countDocuments();
   count(observer.takeRecords());
   let hash = 0;
   let left = MAX_FIELDS;
@@ -337,4 +367,4 @@ function take() {
   else last.snapshot.boxes = boxesOf(last.snapshot.masked);
   return last;
 }
-let last = null, known = "", listenTo = null, afterChange = () => {};
+let last = null, known = "", listenTo = null, afterChange = () => {}, sendSecrets = () => {};

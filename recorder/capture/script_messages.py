@@ -10,6 +10,7 @@ from recorder.capture.page_reader import (
     parse_page_boxes,
     parse_page_reading,
 )
+from recorder.capture.secret_digests import SecretDigest, parse_secret_digests
 
 #: Event types that the page script reports.
 ACTION_TYPES = frozenset(
@@ -59,13 +60,23 @@ class PageScriptSettled:
 
 
 @dataclass(frozen=True)
+class PageScriptSecrets:
+    """Digests of the values of a document's secret fields."""
+
+    document: str
+    digests: tuple[SecretDigest, ...]
+
+
+@dataclass(frozen=True)
 class PageScriptProblem:
     """The page script failed to handle an event of the DOM."""
 
     where: str
 
 
-def parse_script_message(payload: object) -> PageScriptAction | PageScriptSettled | PageScriptProblem:
+def parse_script_message(
+    payload: object,
+) -> PageScriptAction | PageScriptSettled | PageScriptSecrets | PageScriptProblem:
     """Return the message in a text of the page script.
 
     Raises:
@@ -81,12 +92,19 @@ def parse_script_message(payload: object) -> PageScriptAction | PageScriptSettle
             return PageScriptSettled()
         case "problem":
             return PageScriptProblem(str(message.get("where"))[:_KEY_CHARACTERS])
-        case "event":
+        case "event" | "secrets":
             try:
-                return _parse_script_action(message)
+                return (
+                    _parse_script_secrets(message) if "digests" in message else _parse_script_action(message)
+                )
             except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
-                raise PageUnreadable("The page sent an action with other members.") from error
+                raise PageUnreadable("The page sent a message with other members.") from error
     raise PageUnreadable("The page sent a message of an unknown kind.")
+
+
+def _parse_script_secrets(message: dict[str, Any]) -> PageScriptSecrets:
+    document = str(message["document"])[:_KEY_CHARACTERS]
+    return PageScriptSecrets(document, parse_secret_digests(message["digests"]))
 
 
 def _parse_script_action(message: dict[str, Any]) -> PageScriptAction:

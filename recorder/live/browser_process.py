@@ -172,6 +172,13 @@ class BrowserProcessSession:
         self._reader = DocumentReader(page, page.main_frame.evaluate_handle(self._script))
         return self._reader.read()
 
+    def name_element(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Return the name of an element of the last `read`; None if its document went away."""
+        with suppress(PlaywrightError):
+            if self._reader is not None:
+                return {"name": self._reader.name_element(command["index"])}
+        return {"name": None}
+
     def perform(self, command: dict[str, Any]) -> dict[str, Any]:
         """Do an action on an element of the last `read`, or on the page.
 

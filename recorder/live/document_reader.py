@@ -6,7 +6,7 @@ It uses the page script of `recorder.capture`.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
 from playwright.sync_api import ElementHandle, JSHandle, Page
 from playwright.sync_api import Error as PlaywrightError
@@ -17,11 +17,18 @@ from playwright.sync_api import Error as PlaywrightError
 _READER = """
 observe(document);
 const fingerprint = () => version().split(".").slice(0, 3).join(".");
-let taken = null;
+const names = new WeakMap();
+let taken = null, named = 0;
 return {
   read() { taken = take(); return { ...describe(taken), version: fingerprint() }; },
   version: fingerprint,
   element: (index) => taken.snapshot.elements[index],
+  // A name that no other element of any document has.
+  name(index) {
+    const element = taken.snapshot.elements[index];
+    if (!names.has(element)) names.set(element, `${documentId}.${named += 1}`);
+    return names.get(element);
+  },
   // Rectangles of masked elements, of those at some positions, and of others that show a picture or a text.
   boxes(indices, unread) {
     const isShown = (element) => localName(element) !== "svg" || /\\S/.test(element.textContent);
@@ -63,7 +70,15 @@ class DocumentReader:
         element = handle.as_element()
         if element is None:
             raise PlaywrightError("the element went away")
-        return element
+        frame = element.owner_frame()
+        if frame is None or frame == self.page.main_frame:
+            return element
+        # Playwright takes the points of an element for those of the frame in whose JavaScript it was found.
+        return cast(ElementHandle, frame.evaluate_handle("element => element", element).as_element())
+
+    def name_element(self, index: int) -> str:
+        """Return the name of an element of the last reading, which it keeps as long as its document."""
+        return str(self.script.evaluate("(reader, index) => reader.name(index)", index))
 
     def is_unchanged(self, version: str | None) -> bool:
         """Return whether the document has a version, where one is given, and its site is the one read."""

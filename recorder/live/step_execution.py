@@ -74,6 +74,8 @@ class StepExecutor:
     delivery: ActionDelivery = "confirmed"
     #: What the person saw who made the last decision on the present step.
     shown: Divergence | None = None
+    #: Name of the element that the last divergence is about; None without one.
+    _diverged_element: str | None = None
     _event: StepEvent = field(init=False)
     _step: LivePlanStep | None = None
     #: Time of the step before, in the recording.
@@ -187,7 +189,7 @@ class StepExecutor:
             if problem is None and is_other:
                 problem = "state_mismatch"
             is_over = time.monotonic() >= until
-            if problem is not None and is_ordered and was_target_problem_shown(scene, problem, self.shown):
+            if is_ordered and problem is not None and self._was_problem_shown(scene, problem):
                 problem = None
             if state.page is not None and step.event["type"] in PERFORMED and not self._may_type(state):
                 # No order of a person brings a secret to another site.
@@ -195,6 +197,19 @@ class StepExecutor:
             if problem is None or is_over or step.event["type"] not in PERFORMED:
                 return TargetCandidate(scene, state, problem)
             self.pause()
+
+    def _was_problem_shown(self, scene: StepScene, problem: DivergenceKind) -> bool:
+        """Return whether a person who ordered the action saw this problem, with this very element."""
+        return was_target_problem_shown(scene, problem, self.shown) and (
+            self._diverged_element is not None and self._name_element(scene) == self._diverged_element
+        )
+
+    def _name_element(self, scene: StepScene) -> str | None:
+        """Return the name of the element of the last reading of the page; None without one."""
+        if scene.element is None:
+            return None
+        name: str | None = self.browser.call("name_element", index=scene.element.index)["name"]
+        return name
 
     def _may_type(self, state: LivePageState) -> bool:
         """Return whether the page is of the recorded site, where the step types an input."""
@@ -287,6 +302,7 @@ class StepExecutor:
             scene.recorded = after
         scene.observed, scene.page = state.frame, state.page or scene.page
         self._note_page(state)
+        self._diverged_element = self._name_element(scene)
         suggests = self.policy.heal == "suggest" and not self.has_acted
         check = scene.diverge(kind, acted=self.has_acted, heal=suggests)
         assert check.divergence is not None

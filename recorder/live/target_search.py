@@ -16,7 +16,7 @@ _SURMOUNTABLE = frozenset(("target_changed", "target_ambiguous", "target_missing
 
 
 def was_target_problem_shown(scene: StepScene, problem: DivergenceKind, shown: Divergence | None) -> bool:
-    """Return whether a person who ordered the action saw this problem, with this very element."""
+    """Return whether a person who ordered an action saw this problem, with the same role and name."""
     if shown is None or shown.kind != problem or problem not in _SURMOUNTABLE:
         return False
     if scene.element is None or scene.page is None or scene.step.event["type"] == "drag":

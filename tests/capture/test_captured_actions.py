@@ -107,6 +107,25 @@ def test_elements_in_shadow_roots_and_frames_are_targets(page: Any, client: Clie
     assert not any(str(selector).startswith("xpath/") for selector in inner["selectors"])
 
 
+def test_frames_show_what_was_typed_in_shadow_roots_and_frames(page: Any, client: Client) -> None:
+    html = """<div id=host></div><iframe srcdoc="<input aria-label=Inner>"></iframe><button>Next</button>
+        <script>host.attachShadow({mode: "open"}).innerHTML = "<input aria-label=Shade>"</script>"""
+    with recording_of(page, client, html) as recording:
+        page.get_by_label("Shade").fill("Lisbon")
+        page.get_by_role("button", name="Next").click()
+        page.frame_locator("iframe").get_by_label("Inner").fill("Porto")
+        page.get_by_role("button", name="Next").click()
+    events = events_of(client, recording)
+    assert [event["type"] for event in events] == ["fill", "click", "fill", "click"]
+    texts = [str(read_dom(client, recording.id, event["frame_id"])) for event in events]
+    assert [("Lisbon" in text, "Porto" in text) for text in texts] == [
+        (False, False),
+        (True, False),
+        (True, False),
+        (True, True),
+    ]
+
+
 def test_what_an_action_causes_is_its_signal(page: Any, client: Client) -> None:
     html = """<button id=ask onclick="answer = confirm('Pay now?')">Ask</button>
         <button id=send onclick="fetch('/pay', {method: 'POST'})">Send</button>

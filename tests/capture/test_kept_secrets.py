@@ -46,3 +46,35 @@ def test_a_secret_that_another_one_begins_with_is_kept_too(page: Any, client: Cl
     stored = read_stored(client, recording.id)
     assert "shown ••• and ••• and •••" in stored
     assert "7351" not in stored
+
+
+def test_addresses_and_dialogs_show_no_secret(page: Any, client: Client) -> None:
+    html = """<!doctype html><title>Code</title><input id=code autocomplete=one-time-code>
+        <button id=ask onclick="confirm(`Use ${code.value}?`)">Ask</button>
+        <button id=send onclick="fetch('/verify/' + code.value, {method: 'POST'})">Send</button>
+        <button id=route onclick="history.pushState({}, '', '/codes/' + code.value)">Route</button>
+        <button id=go onclick="location = '/done/' + encodeURIComponent('code ' + code.value)">Go</button>"""
+    with recording_of(page, client, html) as recording:
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.fill("#code", "40/7351")
+        for name in ("ask", "send", "route"):
+            page.click(f"#{name}")
+        page.click("#go")
+        page.get_by_text("gone").click()
+        # A word that many addresses hold.
+        page.goto("https://app.example/start")
+        page.fill("#code", "admin")
+        page.goto("https://app.example/admin/orders")
+    events = events_of(client, recording)
+    stored = read_stored(client, recording.id)
+    assert "7351" not in stored, events
+    signals = [signal for event in events for signal in event.get("signals") or ()]
+    assert [
+        signal.get("message") or signal["url"].removeprefix("https://app.example") for signal in signals
+    ] == [
+        "Use •••?",
+        "/verify/•••",
+        "/codes/•••",
+        "/done/code%20•••",
+    ]
+    assert events[-1]["url"] == "https://app.example/admin/orders"

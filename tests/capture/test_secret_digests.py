@@ -1,0 +1,44 @@
+"""Secret values found in texts by their digests."""
+
+import time
+from functools import reduce
+
+import pytest
+
+from recorder.capture.secret_digests import SecretDigest, hide_digested_secrets, parse_secret_digests
+
+
+def make_digest(text: str) -> SecretDigest:
+    """The digest of a text, as the page script makes it."""
+    first, second = (
+        reduce(lambda total, character: (total * base + ord(character)) % 2**32, text, 0)
+        for base in (31, 1_000_003)
+    )
+    return SecretDigest(len(text), first, second)
+
+
+def test_values_are_hidden_wherever_they_are_the_longest_first() -> None:
+    digests = [make_digest(text) for text in ("7351", "735192", "äöü🔑")]
+    assert hide_digested_secrets("735192, 7351 and 73519", digests) == "•••, ••• and •••9"
+    assert hide_digested_secrets("key äöü🔑!", digests) == "key •••!"
+    assert hide_digested_secrets("735", digests) == "735"
+
+
+def test_a_word_stays_in_addresses_alone() -> None:
+    digests = [make_digest("admin"), make_digest("admin1")]
+    address = "https://app.example/admin/admin1"
+    assert hide_digested_secrets(address, digests, in_address=True) == "https://app.example/admin/•••"
+    assert hide_digested_secrets("Use admin?", digests) == "Use •••?"
+
+
+def test_long_texts_take_little_time() -> None:
+    digests = [make_digest(f"{number:0500}") for number in range(1_000)]
+    began = time.process_time()
+    assert hide_digested_secrets("0" * 2_000, digests) == "•••" * 4
+    assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize("values", [None, [[0, 1, 2]], [[4, 1]], [["x", 1, 2]], [[10_000, 1, 2]], [3]])
+def test_other_messages_are_refused(values: object) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        parse_secret_digests(values)
