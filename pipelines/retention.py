@@ -21,6 +21,7 @@ from pipelines.sealing_drain import defer_interrupts
 from recorder import clock
 from recorder.audit.verify import ChainHead
 from recorder.governance import erasure_runs, retention, table_rewrites
+from recorder.governance.clock_corrections import has_times_to_correct
 from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time
 from recorder.governance.purging.step_report import DueStepReport
 from recorder.governance.requested_removals import run_removals
@@ -239,7 +240,7 @@ def read_purge_sensor_state(runtime: Runtime) -> str:
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)
         is_due = due_at is not None and due_at <= clock.now()
-        if not is_due and not erasure_runs.has_unfinished_erasures(db):
+        if not (is_due or has_times_to_correct(db) or erasure_runs.has_unfinished_erasures(db)):
             return "no step is due"
         if is_lease_held(db, PURGE_LEASE, now_ms=clock.now_ms()):
             return "a run is at work"
