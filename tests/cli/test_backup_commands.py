@@ -116,6 +116,21 @@ def test_a_target_that_cannot_take_backups_is_named(runtime: Runtime, tmp_path: 
     assert not (data / "backups").exists()
 
 
+@pytest.mark.parametrize("to", ["nosuch://bucket/backups", "az://container/backups"])
+def test_an_address_that_opens_no_store_is_named(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """Of a kind that does not exist, or whose account only the machine that makes backups knows."""
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    refused = run("backup", to, "--data", str(runtime.settings.data_dir))
+    assert isinstance(refused.exception, BackupStoreUnusable) and to in str(refused.exception)
+    old = {"id": "bak_00000000000000000000000000", "to": to, "moment": "2020-01-01T00:00:00Z"}
+    (runtime.settings.data_dir / "backups.json").write_text(json.dumps([old]))
+    (finding,) = check_backups(runtime.settings)
+    assert (finding.state, to in finding.message) == ("warning", True)
+
+
 def test_an_unknown_id_names_the_backups_that_exist(runtime: Runtime, tmp_path: Path) -> None:
     to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
     made = make_backup(runtime, to)

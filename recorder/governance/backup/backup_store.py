@@ -41,8 +41,16 @@ class BackupStore:
     """Backups of one deployment in a folder or store."""
 
     def __init__(self, url: str) -> None:
+        """Name the folder or store.
+
+        Raises:
+            BackupStoreUnusable: if no store can have this address, or its kind needs credentials to be named.
+        """
         self.url = url
-        self._store = Blobs(url)
+        try:
+            self._store = Blobs(url)
+        except Exception as error:  # the packages of stores have errors of their own
+            raise BackupStoreUnusable(url, error) from error
         self._lock = threading.Lock()
         self._present: set[str] | None = None
         #: Bytes that this process stored.
