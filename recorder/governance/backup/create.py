@@ -38,6 +38,7 @@ from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.storage.blobs import Blobs, StoredObject
 from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+from recorder.storage.temporary_files import BACKUP_PREFIX
 from recorder.tenant import Tenant
 from recorder.version import __version__
 
@@ -47,7 +48,6 @@ _LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
 #: Instants that are tried: one is given up if a purge removes files of the lake before they are copied.
 _MOMENTS = 20
-_TEMPORARY = "backup-"
 _WORKSPACES = "SELECT id FROM workspaces UNION SELECT workspace_id FROM sessions"
 
 
@@ -348,9 +348,9 @@ class _BackupRun:
         self._require_lease()
         root = self._runtime.settings.data_dir / "tmp"
         root.mkdir(mode=0o700, exist_ok=True)
-        for left in root.glob(f"{_TEMPORARY}*"):
+        for left in root.glob(f"{BACKUP_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=root) as folder:
+        with tempfile.TemporaryDirectory(prefix=BACKUP_PREFIX, dir=root) as folder:
             yield Path(folder)
 
 
