@@ -101,7 +101,9 @@ def create_backup(
         BackupBusy: if another backup is at work.
         TargetInsideDeployment: if the folder is inside one that the backup protects.
         BackupStoreUnusable: if the folder or store of the backups refuses or does not answer.
+        DatabaseNotCopied: if the data folder has no room for a copy of SQLite's file.
         OtherDeployment: if the folder holds backups of another deployment.
+        OldBackupDamaged: if the backup was made, but no old parts were deleted: an older one is damaged.
         PartsRemoved: if parts of this backup were removed while it was made; there is no backup then.
         LeaseLost: if this run did not renew its lease in time, and another run took over.
         Unavailable: if a store or the database does not answer.
@@ -157,8 +159,8 @@ class _BackupRun:
         manifest = self._write_manifest(contents)
         self._on_step("old parts")
         deleted = self._delete_old(keep_days)
-        self._archive.prune(require_lease=self._require_lease, require_time=self._held.require_time)
         note_backup(self._runtime.settings.data_dir, self._archive.url, manifest)
+        self._archive.prune(require_lease=self._require_lease, require_time=self._held.require_time)
         return BackupReport(
             id=manifest.id,
             to=self._archive.url,
@@ -335,7 +337,7 @@ class _BackupRun:
         old = [
             backup_id
             for backup_id in self._archive.list_ids()[1:]
-            if self._archive.read_manifest(backup_id).moment < oldest
+            if self._archive.read_moment(backup_id) < oldest
         ]
         for backup_id in old:
             self._require_lease()
