@@ -12,7 +12,8 @@ def is_ready(subject: str) -> bool:
     """Return whether an address answers 200, or a pulse file is fresh."""
     if not subject.startswith("http"):
         path = Path(subject)
-        return path.exists() and time.time() - path.stat().st_mtime < _FRESH_S
+        # Of the future it is from before the clock was set back.
+        return path.exists() and abs(time.time() - path.stat().st_mtime) < _FRESH_S
     try:
         with urllib.request.urlopen(subject, timeout=5) as answer:  # noqa: S310
             return bool(answer.status == 200)

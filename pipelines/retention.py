@@ -21,6 +21,7 @@ from pipelines.sealing_drain import defer_interrupts
 from recorder import clock
 from recorder.audit.verify import ChainHead
 from recorder.governance import erasure_runs, retention, table_rewrites
+from recorder.governance.clock_corrections import has_times_to_correct
 from recorder.governance.purging.purge_runs import PURGE_LEASE, find_next_due_time
 from recorder.governance.purging.step_report import DueStepReport
 from recorder.governance.requested_removals import run_removals
@@ -213,7 +214,7 @@ def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipR
 
 @dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
 def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    """Start a run in the quiet hour while erasures wait for the rewrite of tables."""
+    """Start a run while erasures wait for the rewrite of tables: in the quiet hour, or if one is due soon."""
     state = read_rewrite_sensor_state(RecorderResource().runtime)
     if state != "erasures wait":
         return dg.SkipReason(f"Nothing to start: {state}.")
@@ -224,9 +225,10 @@ def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.
 
 def read_rewrite_sensor_state(runtime: Runtime) -> str:
     """Return whether tables are to be rewritten now, as text."""
-    if clock.now().hour != runtime.settings.quiet_hour:
-        return f"the quiet hour is {runtime.settings.quiet_hour:02} UTC"
     with runtime.database.transaction(write=False) as db:
+        is_quiet = clock.now().hour == runtime.settings.quiet_hour
+        if not is_quiet and not table_rewrites.has_erasures_due_soon(db):
+            return f"the quiet hour is {runtime.settings.quiet_hour:02} UTC"
         if not table_rewrites.has_erasures_awaiting_rewrite(db):
             return "no erasure waits"
         if is_lease_held(db, table_rewrites.LEASE, now_ms=clock.now_ms()):
@@ -239,7 +241,7 @@ def read_purge_sensor_state(runtime: Runtime) -> str:
     with runtime.database.transaction(write=False) as db:
         due_at = find_next_due_time(db)
         is_due = due_at is not None and due_at <= clock.now()
-        if not is_due and not erasure_runs.has_unfinished_erasures(db):
+        if not (is_due or has_times_to_correct(db) or erasure_runs.has_unfinished_erasures(db)):
             return "no step is due"
         if is_lease_held(db, PURGE_LEASE, now_ms=clock.now_ms()):
             return "a run is at work"

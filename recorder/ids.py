@@ -135,6 +135,11 @@ def first_id_at(prefix: str, moment: datetime) -> str:
     return f"{prefix}_{encode_ulid(max(0, to_ms(moment)) << _RANDOM_BITS)}"
 
 
+def read_time_of_id(any_id: str) -> datetime:
+    """Return the instant at which an id was made."""
+    return from_ms(decode_ulid(any_id.partition("_")[2]) >> _RANDOM_BITS)
+
+
 def last_id_of_instant(any_id: str) -> str:
     """Return the highest id of the instant at which an id was made."""
     prefix, _, ulid = any_id.partition("_")

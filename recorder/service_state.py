@@ -112,7 +112,8 @@ def _must_store_service_statuses(stored: Sequence[DagsterStatus], seen: Sequence
     after = {(status.kind, status.name): status for status in seen}
     if before.keys() != after.keys() or any(before[key].is_on != after[key].is_on for key in after):
         return True
-    return any(after[key].seen_at - before[key].seen_at >= REPEAT_AFTER for key in after)
+    # Before is later if the clock was set back in between.
+    return any(abs(after[key].seen_at - before[key].seen_at) >= REPEAT_AFTER for key in after)
 
 
 # A sensor of the service reports every thirty seconds at the latest.
@@ -185,6 +186,15 @@ def _warn_of_dagster(statuses: list[DagsterStatus], now: datetime) -> list[Servi
                 f"Dagster has not reported for {format_seconds(silence.total_seconds())}: no sensor runs, "
                 "and sealing and exports stop within minutes. Check that its daemon and code server run, and "
                 "that not all sensors are switched off.",
+            )
+        ]
+    if -silence >= _DAGSTER_SILENT:
+        return [
+            ServiceWarning(
+                "dagster_silent",
+                f"Dagster's last report is {format_seconds(-silence.total_seconds())} in the future: it has "
+                "not reported since the clock was set back, or the clocks of two hosts differ. Check that "
+                "its daemon and code server run, and set all clocks by NTP.",
             )
         ]
     return [

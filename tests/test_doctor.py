@@ -312,6 +312,14 @@ def test_an_archive_in_a_folder_beside_a_store_is_reported(runtime: Runtime) -> 
     assert {finding.state for finding in seen} == {"ok"}
 
 
+def test_an_archive_in_the_place_of_the_frames_is_reported(runtime: Runtime) -> None:
+    settings = replace(runtime.settings, cold_url=f"file://{runtime.blobs.url}")
+    seen = list(examine_stores(settings, runtime.blobs, runtime.lake))
+    (finding,) = (finding for finding in seen if finding.state != "ok")
+    assert (finding.check, finding.state) == ("archived frames", "error")
+    assert "RECORDER_COLD_URL" in finding.message and "RECORDER_COLD_STORAGE_CLASS" in finding.fix
+
+
 def test_the_command_prints_findings_and_exits_with_1(tmp_path: Path, ports: Ports) -> None:
     data = tmp_path / "data"
     make_runtime(data).close()

@@ -30,6 +30,7 @@ from recorder.doctor.machine import (
     check_secret_file,
 )
 from recorder.errors import RecorderError, Unavailable
+from recorder.governance.archive import ArchiveNotApart, require_separate_archive
 from recorder.governance.overdue import count_overdue
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
@@ -119,7 +120,20 @@ def examine_stores(settings: Settings, blobs: Blobs, lake: Lake) -> Iterator[Fin
         message = f"Archived frames go to the folder {settings.cold_url}, which other machines cannot read."
         fix = "Set RECORDER_COLD_URL to an address in the store of frames, before frames are archived."
         yield Finding("archived frames", "warning", message, fix)
+    if settings.cold_storage_class is None:
+        yield from _examine_archive_place(blobs.url, settings.cold_url)
     yield _examine_store_access("lake", f"The lake {_remove_query_of_examined_url(lake.url)}", lake.ping)
+
+
+def _examine_archive_place(frames_url: str, archive_url: str) -> Iterator[Finding]:
+    """Yield a finding if frames and archived frames have one place."""
+    try:
+        require_separate_archive(frames_url, archive_url)
+    except ArchiveNotApart as error:
+        message, _, fix = f"{error}".partition(". ")
+        yield Finding("archived frames", "error", f"{message}.", fix)
+    except Unavailable:
+        return  # a finding of its own says so
 
 
 def _probe_examined_store(store: Blobs) -> None:

@@ -15,9 +15,9 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, or_, select
 
 from recorder import clock
-from recorder.errors import Unavailable
+from recorder.errors import Conflict, Unavailable
 from recorder.governance.item_failures import ItemFailures
-from recorder.ids import first_id_at
+from recorder.ids import first_id_at, new_id
 from recorder.models.governance import PurgeRow
 from recorder.models.session import SessionRow
 from recorder.models.workspace import WorkspaceRow
@@ -29,6 +29,39 @@ from recorder.storage.leases import HeldLease
 log = logging.getLogger("recorder.retention")
 
 _PAGE = 200
+
+
+class ArchiveNotApart(Conflict):
+    """The archive is the store of frames itself: a frame that moved there would be deleted."""
+
+    code = "archive_not_apart"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "RECORDER_COLD_URL and RECORDER_BLOB_URL lead to one place, so no frame is archived. Give "
+            "archived frames another folder or address; or set RECORDER_COLD_STORAGE_CLASS, if the frames "
+            "are in a bucket of S3."
+        )
+
+
+def require_separate_archive(frames_url: str, archive_url: str) -> None:
+    """Check that an object in the archive is not in the store of frames under the same key.
+
+    Two addresses may lead to one place, such as those of a folder and of a link to it.
+
+    Raises:
+        ArchiveNotApart: if it is.
+        Unavailable: if a store does not answer.
+    """
+    key, archive = f"health/{new_id('req')}", Blobs(archive_url)
+    archive.put(key, b"archive")
+    try:
+        Blobs(frames_url).get(key)
+    except KeyError:
+        return
+    finally:
+        archive.delete(key)
+    raise ArchiveNotApart
 
 
 def list_sessions_to_archive(
@@ -79,11 +112,16 @@ def archive_frames(
 
     Raises:
         LeaseLost: if another run took over.
-        Unavailable: if the database does not answer; the next run goes on.
+        ArchiveNotApart: if frames and archived frames have one place; nothing is changed then.
+        Unavailable: if the database or the archive does not answer; the next run goes on.
         ItemsFailed: once all sessions were tried, if a store did not answer for some, or a copy differed.
     """
     failures = ItemFailures("sessions to archive")
+    is_checked = runtime.settings.cold_storage_class is not None
     for row in list_sessions_to_archive(runtime.database, workspace, at=at):
+        if not is_checked:
+            require_separate_archive(runtime.blobs.url, runtime.settings.cold_url)
+            is_checked = True
         is_archived = False
         with failures.collect(row.id):
             is_archived = _archive_session(runtime, held, row)

@@ -143,10 +143,12 @@ def _find_next_range(db: DbSession, row: ErasureRow) -> SearchRange:
 
 def request_erasure_purges(db: DbSession, erasure_id: str, session_ids: list[str]) -> None:
     """Hide sessions and request their purges, but for held ones; count both."""
-    held = list_held_sessions(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
-    statement = select(SessionRow).where(col(SessionRow.id).in_(set(session_ids) - held))
+    statement = select(SessionRow).where(col(SessionRow.id).in_(session_ids))
     ordered = statement.order_by(col(SessionRow.id)).with_for_update()
-    rows = list(db.exec(ordered.execution_options(populate_existing=True)))
+    locked = list(db.exec(ordered.execution_options(populate_existing=True)))
+    # Read after the sessions are locked: a hold that is added at the moment waits for the lock.
+    held = list_held_sessions(db, db.get_one(ErasureRow, erasure_id).workspace_id, session_ids)
+    rows = [row for row in locked if row.id not in held]
     purge = PurgeRow
     begun = select(purge.session_id, purge.erasure_id).where(col(purge.session_id).in_(session_ids))
     erasures = dict(db.exec(begun.order_by(col(purge.session_id)).with_for_update()).all())

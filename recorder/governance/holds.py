@@ -110,7 +110,8 @@ def forget_holds(db: DbSession, workspace_id: str, session_ids: Collection[str])
 
 
 def _require_session_to_hold(db: DbSession, workspace_id: str, session_id: str) -> None:
-    row = db.get(SessionRow, session_id)
+    # Locked, so that a purge which is requested at the moment is seen here, or sees the hold.
+    row = db.get(SessionRow, session_id, with_for_update=True)
     if row is None or row.workspace_id != workspace_id or db.get(PurgeRow, session_id) is not None:
         detail = "The workspace has no session of this id, or its purge began; check the id and --workspace."
         raise NotFound("session", detail)

@@ -12,6 +12,7 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.governance.clock_corrections import correct_due_times
 from recorder.governance.erasure_runs import open_erasure_run
 from recorder.governance.purging.purge_runs import run_purges
 from recorder.governance.purging.step_report import DueStepReport
@@ -57,6 +58,7 @@ def run_removals(
     Raises:
         LeaseLost: if another run took over.
     """
+    correct_due_times(runtime.database)
     with open_erasure_run(runtime, owner, remove_texts=remove_texts) as erasures:
         if erasures is not None:
             erasures.end_erasures()

@@ -41,6 +41,8 @@ _SMALL_FILE_BYTES = 64_000_000
 _LARGE_FILE_BYTES = 1_000_000_000
 #: Without an erasure, a file is rewritten once a day, also if retention runs more often or a little early.
 _REWRITE_EVERY = timedelta(hours=20)
+#: Before its `due_by` an erasure waits for no quiet hour, in which the service may never run.
+_DUE_SOON = timedelta(days=7)
 
 
 @dataclass
@@ -65,6 +67,12 @@ class RewriteReport:
 def has_erasures_awaiting_rewrite(db: DbSession) -> bool:
     """Return whether an erasure waits for a table that is not rewritten yet."""
     return db.exec(_select_waiting().limit(1)).first() is not None
+
+
+def has_erasures_due_soon(db: DbSession) -> bool:
+    """Return whether an erasure waits for a table, and is to end within days."""
+    due_soon = col(ErasureRow.due_by) < clock.now() + _DUE_SOON
+    return db.exec(_select_waiting().where(due_soon).limit(1)).first() is not None
 
 
 def rewrite_tables(

@@ -28,6 +28,9 @@ _ABANDONED_AFTER = timedelta(days=1)
 _UNFINISHED_AFTER = timedelta(minutes=2)
 #: A reader that listed the log before may still open its entries for so long.
 LOG_GRACE = timedelta(seconds=60)
+#: A file whose time is so far in the future was written before the clock was set back: a store whose clock
+#: differs by more refuses requests.
+_CLOCK_STEP = timedelta(minutes=15)
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,8 @@ def delete_dead_files(
     for partition, info in candidates:
         is_dead = info.path in removed or info.mtime < now - _ABANDONED_AFTER
         holds_sessions = None if is_dead else _has_data_file_session_rows(store, info.path, session_ids)
-        if is_dead or holds_sessions or (holds_sessions is None and info.mtime < now - _UNFINISHED_AFTER):
+        is_left = _is_older(info, now - _UNFINISHED_AFTER)
+        if is_dead or holds_sessions or (holds_sessions is None and is_left):
             dead.append(info.path)
         elif holds_sessions is None:
             unfinished.add(partition)
@@ -168,7 +172,7 @@ def clean_up_lake_log(
     old = [
         info.path
         for info in infos
-        if info.mtime < before
+        if (info.mtime < before if kept_since is not None else _is_older(info, before))
         and info.base_name[:20].isdigit()
         and (int(info.base_name[:20]) < version or ".damaged-" in info.base_name)
     ]
@@ -187,6 +191,11 @@ def list_data_files(store: pa_fs.FileSystem, folder: str) -> Iterator[pa_fs.File
     for info in store.get_file_info(pa_fs.FileSelector(folder, recursive=True, allow_not_found=True)):
         if info.path.endswith(".parquet") and not info.path.startswith("_"):
             yield info
+
+
+def _is_older(info: pa_fs.FileInfo, before: datetime) -> bool:
+    """Return whether a file was written before an instant, or before the clock was set back."""
+    return bool(info.mtime < before or info.mtime > clock.now() + _CLOCK_STEP)
 
 
 def _list_log_to_clean_up(store: pa_fs.FileSystem) -> list[pa_fs.FileInfo]:

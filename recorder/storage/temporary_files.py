@@ -7,7 +7,7 @@ start of the service removes them.
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from recorder import clock
@@ -15,6 +15,8 @@ from recorder.errors import Conflict
 
 #: Age in seconds from which a file of a command counts as left by a killed one.
 _LEFT_S = 86_400
+#: Begin of the names of folders in `tmp` in which backups keep a copy of the database.
+BACKUP_PREFIX = "backup-"
 
 
 class CannotRemove(Conflict):
@@ -35,7 +37,7 @@ def get_service_temporary_folder(data_dir: Path) -> Path:
 def empty_temporary_folders(data_dir: Path) -> None:
     """Remove what killed processes left, and create the service's folder; the caller holds the data folder.
 
-    Files of commands stay for a day: a command may be at work.
+    Files of commands and of backups stay for a day: one of them may be at work.
 
     Raises:
         CannotRemove: if files are left that this user may not remove.
@@ -45,9 +47,11 @@ def empty_temporary_folders(data_dir: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(mode=0o700, parents=True)
-        for path in _get_command_temporary_folder(data_dir).glob("*"):
-            if path.stat().st_mtime < clock.now().timestamp() - _LEFT_S:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        files = _get_command_temporary_folder(data_dir).glob("*")
+        for path in (*files, *folder.parent.glob(f"{BACKUP_PREFIX}*")):
+            with suppress(FileNotFoundError):  # of a command that has ended since it was listed
+                if path.stat().st_mtime < clock.now().timestamp() - _LEFT_S:
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
     except OSError as error:
         raise CannotRemove(folder.parent, error) from error
 

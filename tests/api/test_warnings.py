@@ -94,6 +94,14 @@ def test_an_old_report_is_dagster_s_silence(fresh: Service) -> None:
     assert "for 10 min" in warn(fresh, minutes=10)["dagster_silent"]
 
 
+def test_dagster_s_silence_is_noted_after_the_clock_was_set_back(fresh: Service) -> None:
+    ahead = [replace(item, seen_at=item.seen_at + timedelta(hours=5)) for item in RUNNING]
+    assert store_service_statuses(fresh.runtime.database, ahead)
+    assert "300 min in the future" in warn(fresh)["dagster_silent"]
+    assert store_service_statuses(fresh.runtime.database, RUNNING)
+    assert warn(fresh) == {} and "for 10 min" in warn(fresh, minutes=10)["dagster_silent"]
+
+
 def test_what_somebody_switched_off_is_named_and_counted(fresh: Service) -> None:
     off = [replace(item, is_on=item.kind == "daemon") for item in RUNNING]
     store_service_statuses(fresh.runtime.database, off)

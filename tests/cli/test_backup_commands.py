@@ -26,6 +26,7 @@ from recorder.governance.backup.errors import (
     BackupStoreUnusable,
     NoBackup,
     NoSecret,
+    OldBackupDamaged,
     TargetInsideDeployment,
 )
 from recorder.governance.backup.later_changes import AppliedChanges
@@ -33,6 +34,7 @@ from recorder.runtime import Runtime
 from recorder.settings import extend_program_environment
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
 from tests.support.sealed_sessions import WORKSPACE, Recording, make_runtime, seal
+from tests.support.small_disk import run_on_small_disk
 
 
 @pytest.fixture
@@ -114,6 +116,51 @@ def test_a_target_that_cannot_take_backups_is_named(runtime: Runtime, tmp_path: 
         assert isinstance(refused.exception, TargetInsideDeployment)
         assert str(refused.exception).startswith(f"{inside} is inside {data}")
     assert not (data / "backups").exists()
+
+
+@pytest.mark.parametrize("to", ["nosuch://bucket/backups", "az://container/backups"])
+def test_an_address_that_opens_no_store_is_named(
+    runtime: Runtime, monkeypatch: pytest.MonkeyPatch, to: str
+) -> None:
+    """Of a kind that does not exist, or whose account only the machine that makes backups knows."""
+    for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    refused = run("backup", to, "--data", str(runtime.settings.data_dir))
+    assert isinstance(refused.exception, BackupStoreUnusable) and to in str(refused.exception)
+    old = {"id": "bak_00000000000000000000000000", "to": to, "moment": "2020-01-01T00:00:00Z"}
+    (runtime.settings.data_dir / "backups.json").write_text(json.dumps([old]))
+    (finding,) = check_backups(runtime.settings)
+    assert (finding.state, to in finding.message) == ("warning", True)
+
+
+def test_a_disk_without_room_for_a_copy_of_the_database_is_named(runtime: Runtime, tmp_path: Path) -> None:
+    data, to = runtime.settings.data_dir, tmp_path / "backups"
+    words = ["-m", "recorder.cli", "backup", str(to), "--data", str(data)]
+    done = run_on_small_disk(data / "tmp", "200k", words, timeout_s=60)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"cannot be copied to {data}/tmp" in done.stderr.replace("\n", " ")
+
+
+@pytest.mark.parametrize("is_newest", [False, True])
+def test_a_damaged_backup_stops_no_later_one(
+    runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_newest: bool
+) -> None:
+    to, data = str(tmp_path / "backups"), str(runtime.settings.data_dir)
+    damaged = make_backup(runtime, to)
+    manifest = tmp_path / "backups" / "backups" / f"{damaged['id']}.json"
+    whole = make_backup(runtime, to) if not is_newest else None
+    manifest.write_text("{}")
+    refused = run("backup", to, "--data", data, "--keep", "29")
+    assert isinstance(refused.exception, OldBackupDamaged) and str(manifest) in str(refused.exception)
+    (made, *others) = BackupStore(to).list_ids()
+    assert made not in (damaged["id"], whole and whole["id"])
+    assert others == [each["id"] for each in (whole, damaged) if each is not None]
+    known = {record.id for record in read_backup_records(runtime.settings.data_dir)}
+    assert known == {made, *others}
+    # It is deleted with the others of its age, and with it what stopped the deletion of parts.
+    now = clock.now()
+    monkeypatch.setattr(clock, "now", lambda: now + timedelta(days=31))
+    assert make_backup(runtime, to, "--keep", "29")["deleted_backups"] == [made, *others]
 
 
 def test_an_unknown_id_names_the_backups_that_exist(runtime: Runtime, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def test_every_service_becomes_ready_by_its_command_and_environment() -> None:
     assert done.returncode == 0, done.stderr[-6000:]
     seconds = json.loads(done.stdout.splitlines()[-1])
     assert set(seconds) == set(OURS)
+
+
+@pytest.mark.parametrize(("age_s", "code"), [(5, 0), (70, 1), (-3_600, 1)])
+def test_a_pulse_counts_for_a_minute_and_not_until_the_clock_has_made_up(
+    tmp_path: Path, age_s: float, code: int
+) -> None:
+    pulse = tmp_path / "deliver.pulse"
+    pulse.touch()
+    os.utime(pulse, (time.time() - age_s,) * 2)
+    checked = subprocess.run([sys.executable, str(DEPLOY / "ready.py"), str(pulse)], check=False)
+    assert checked.returncode == code
 
 
 def test_the_file_names_every_process_that_up_starts() -> None:

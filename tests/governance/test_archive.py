@@ -151,7 +151,8 @@ def test_frames_that_a_killed_run_moved_stay_when_a_held_session_is_deleted(
 
     def delete_and_end(blobs: Blobs, key: str) -> None:
         delete_object(blobs, key)
-        raise KeyboardInterrupt
+        if key in before:
+            raise KeyboardInterrupt
 
     with monkeypatch.context() as killed, pytest.raises(KeyboardInterrupt):
         killed.setattr(Blobs, "delete", delete_and_end)
@@ -221,6 +222,22 @@ def test_nothing_is_deleted_while_the_cold_store_is_away(tmp_path: Path) -> None
     assert session_row(runtime, session_id).frames_archived_at is None
     report = run_retention(runtime, "tests", at=at)
     assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
+    runtime.close()
+
+
+@pytest.mark.parametrize("is_linked", [False, True])
+def test_an_archive_in_the_place_of_the_frames_deletes_none(tmp_path: Path, is_linked: bool) -> None:
+    runtime = make_runtime(tmp_path / "data")
+    add_workspace(runtime)
+    (session_id,) = seal(runtime, [Recording(frames=[0, 500])])
+    before = runtime.blobs.list_objects("frames/")
+    if is_linked:
+        (tmp_path / "link").symlink_to(runtime.blobs.url)
+    same = with_cold_store(runtime, str(tmp_path / "link") if is_linked else runtime.blobs.url)
+    report = run_retention(same, "tests", at=clock.now() + timedelta(days=100))
+    assert report is not None and "RECORDER_COLD_URL" in report.failures[0].error
+    assert runtime.blobs.list_objects("frames/") == before and not runtime.blobs.list_objects("health/")
+    assert session_row(runtime, session_id).frames_archived_at is None
     runtime.close()
 
 
@@ -308,7 +325,8 @@ def test_frames_in_a_bucket_move_to_another_prefix_or_class(
     report = run_retention(runtime, "tests", at=clock.now() + timedelta(days=100))
     assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
     # The store copies the object itself.
-    assert not [each for each in s3.requests()[earlier:] if each["request"].startswith("GET /datasets/")]
+    reads = [each["request"] for each in s3.requests()[earlier:] if each["request"].startswith("GET /")]
+    assert not [request for request in reads if stored.key in request]
     assert runtime.blobs.get(stored.key) == data
     assert session_row(runtime, session_id).frames_archived_at is not None
     kept = [len(Blobs(url).list_objects("frames/")) for url in (runtime.blobs.url, runtime.settings.cold_url)]

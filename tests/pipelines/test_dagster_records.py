@@ -13,6 +13,8 @@ import dagster as dg
 import psycopg
 import pytest
 import yaml
+from dagster._core.storage.runs.schema import RunsTable
+from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 from dagster_postgres import PostgresEventLogStorage
 
 from pipelines import dagster_record_job, retention
@@ -370,6 +372,19 @@ def test_an_erasure_ends_once_dagsters_texts_are_gone(deployment: Deployment) ->
     assert stored is not None and STRIPPED_TAG not in stored.tags
     with runtime.database.transaction(write=True) as db:
         held.release(db)
+    assert purge(deployment) == 1
+    stored = deployment.instance.get_run_by_id(quoting)
+    assert stored is not None and STRIPPED_TAG in stored.tags
+    assert not [log for log in deployment.instance.all_logs(quoting) if WORD in str(log)]
+
+
+def test_an_erasure_removes_texts_of_runs_from_before_the_clock_was_set_back(deployment: Deployment) -> None:
+    quoting, storage = run(deployment.instance, shown), deployment.instance.run_storage
+    assert isinstance(storage, SqlRunStorage)
+    with storage.connect() as connection:
+        ahead = later(5 * 3_600).replace(tzinfo=None)
+        connection.execute(RunsTable.update().values(create_timestamp=ahead, update_timestamp=ahead))
+    erase(deployment)
     assert purge(deployment) == 1
     stored = deployment.instance.get_run_by_id(quoting)
     assert stored is not None and STRIPPED_TAG in stored.tags

@@ -2,7 +2,7 @@
 
 import shutil
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -191,27 +191,40 @@ def test_tables_are_rewritten_only_in_the_quiet_hour(
         assert pipeline.read_rewrite_sensor_state(runtime) == expected
 
 
+def add_waiting_erasure(deployment: Deployment, *, due_by: datetime) -> None:
+    """Add an erasure that waits for the rewrite of a table."""
+    erasure = ErasureRow(
+        id="era_1",
+        workspace_id=deployment.workspace_id,
+        mode="live",
+        is_searched=True,
+        subject_hash="",
+        subject=b"",
+        created_at=clock.now(),
+        due_by=due_by,
+        counts={},
+        stale_tables="tags",
+    )
+    with deployment.runtime.database.transaction(write=True) as db:
+        db.add(erasure)
+
+
+@pytest.mark.parametrize(("days", "is_urgent"), [(8, False), (6, True), (-1, True)])
+def test_tables_are_rewritten_at_any_hour_in_the_last_days_of_an_erasure(
+    deployment: Deployment, days: int, is_urgent: bool
+) -> None:
+    """The service may run in hours of work alone."""
+    runtime, now = deployment.runtime, clock.now()
+    runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=(now.hour + 12) % 24))
+    add_waiting_erasure(deployment, due_by=now + timedelta(days=days))
+    assert (pipeline.read_rewrite_sensor_state(runtime) == "erasures wait") is is_urgent
+
+
 def test_tables_are_rewritten_in_the_quiet_hour_while_an_erasure_waits(deployment: Deployment) -> None:
-    hour, tenant = clock.now().hour, Tenant(deployment.workspace_id, "live")
-    runtime = deployment.runtime
+    hour, runtime = clock.now().hour, deployment.runtime
     runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=hour))
     assert pipeline.read_rewrite_sensor_state(runtime) == "no erasure waits"
-    now = clock.now()
-    with runtime.database.transaction(write=True) as db:
-        db.add(
-            ErasureRow(
-                id="era_1",
-                workspace_id=tenant.workspace_id,
-                mode=tenant.mode,
-                is_searched=True,
-                subject_hash="",
-                subject=b"",
-                created_at=now,
-                due_by=now,
-                counts={},
-                stale_tables="tags",
-            )
-        )
+    add_waiting_erasure(deployment, due_by=clock.now() + timedelta(days=30))
     assert pipeline.read_rewrite_sensor_state(runtime) == "erasures wait"
     with runtime.database.transaction(write=True) as db:
         assert hold_lease(db, table_rewrites.LEASE, "other", ttl_ms=60_000) is not None

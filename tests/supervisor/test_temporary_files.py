@@ -23,15 +23,37 @@ from tests.support.sealed_sessions import make_runtime, make_settings
 
 
 def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    """A backup has a folder of its own, with a copy of the whole database."""
     service, commands = get_service_temporary_folder(tmp_path), tmp_path / "tmp" / "commands"
-    for folder in (service, commands / "old", commands / "young"):
+    old = [commands / "old", tmp_path / "tmp" / "backup-old"]
+    young = [commands / "young", tmp_path / "tmp" / "backup-young"]
+    for folder in (service, *old, *young):
         folder.mkdir(parents=True)
         (folder / "page.html").write_text("recorded")
-    for name, hours in (("old", 25), ("young", 23)):
-        os.utime(commands / name, (time.time() - hours * 3_600,) * 2)
+    for folders, hours in ((old, 25), (young, 23)):
+        for folder in folders:
+            os.utime(folder, (time.time() - hours * 3_600,) * 2)
     empty_temporary_folders(tmp_path)
     assert list(service.iterdir()) == [] and stat.S_IMODE(service.stat().st_mode) == 0o700
-    assert [path.name for path in commands.iterdir()] == ["young"]
+    assert not any(folder.exists() for folder in old) and all(folder.exists() for folder in young)
+
+
+def test_a_command_that_ends_during_a_start_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "tmp" / "commands"
+    commands.mkdir(parents=True)
+    (commands / "page.html").write_text("recorded")
+    glob = Path.glob
+
+    def list_and_end(folder: Path, pattern: str) -> list[Path]:
+        found = list(glob(folder, pattern))
+        (commands / "page.html").unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "glob", list_and_end)
+    empty_temporary_folders(tmp_path)
+    assert get_service_temporary_folder(tmp_path).is_dir()
 
 
 def test_files_that_cannot_be_removed_end_the_start_with_a_sentence(tmp_path: Path) -> None:

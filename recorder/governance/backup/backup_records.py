@@ -39,7 +39,7 @@ def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     others = [record for record in read_backup_records(data) if record.to != address]
     archive = BackupStore(to)
     for backup_id in archive.list_ids():
-        moment = manifest.moment if backup_id == manifest.id else archive.read_manifest(backup_id).moment
+        moment = manifest.moment if backup_id == manifest.id else archive.read_moment(backup_id)
         others.append(BackupRecord(id=backup_id, to=address, moment=moment))
     newest = sorted(others, key=lambda record: record.moment)[-_MOST:]
     path = data / _FILE

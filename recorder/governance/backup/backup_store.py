@@ -8,7 +8,8 @@ import hashlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 
 from recorder.errors import Unavailable
 from recorder.governance.backup.backup_manifest import (
@@ -22,11 +23,12 @@ from recorder.governance.backup.errors import (
     BackupStoreUnusable,
     DamagedBackup,
     NoBackup,
+    OldBackupDamaged,
     OtherDeployment,
     PartsRemoved,
     TargetInsideDeployment,
 )
-from recorder.ids import is_id
+from recorder.ids import is_id, read_time_of_id
 from recorder.storage.blobs import Blobs
 
 PART_BYTES = 16 * 1024 * 1024
@@ -41,8 +43,16 @@ class BackupStore:
     """Backups of one deployment in a folder or store."""
 
     def __init__(self, url: str) -> None:
+        """Name the folder or store.
+
+        Raises:
+            BackupStoreUnusable: if no store can have this address, or its kind needs credentials to be named.
+        """
         self.url = url
-        self._store = Blobs(url)
+        try:
+            self._store = Blobs(url)
+        except Exception as error:  # the packages of stores have errors of their own
+            raise BackupStoreUnusable(url, error) from error
         self._lock = threading.Lock()
         self._present: set[str] | None = None
         #: Bytes that this process stored.
@@ -75,6 +85,13 @@ class BackupStore:
             raise NoBackup(self.url, self.list_ids()) from error
         return parse_backup_manifest(data, backup_id)
 
+    def read_moment(self, backup_id: str) -> datetime:
+        """Return the moment of a backup; where its manifest is damaged, when it was written."""
+        try:
+            return self.read_manifest(backup_id).moment
+        except DamagedBackup:
+            return read_time_of_id(backup_id)
+
     def write_manifest(self, manifest: BackupManifest) -> None:
         """Store the manifest: from now on the backup exists."""
         with self._translate_store_errors():
@@ -93,14 +110,16 @@ class BackupStore:
                 raise TargetInsideDeployment(self.url, url)
 
     def require_owner(self, secret: bytes) -> None:
-        """Check that the backups here are of the deployment with this secret.
+        """Check that the newest backup whose manifest can be read is of the deployment with this secret.
 
         Raises:
-            OtherDeployment: if they are not.
+            OtherDeployment: if it is not.
         """
-        for backup_id in self.list_ids()[:1]:
-            if self.read_manifest(backup_id).deployment != deployment_digest(secret):
-                raise OtherDeployment(self.url)
+        for backup_id in self.list_ids():
+            with suppress(DamagedBackup):
+                if self.read_manifest(backup_id).deployment != deployment_digest(secret):
+                    raise OtherDeployment(self.url)
+                return
 
     def has_parts(self, parts: Iterable[str]) -> bool:
         """Return whether parts are stored."""
@@ -194,13 +213,19 @@ class BackupStore:
         Args:
             require_lease: raises if another run took the lease; called at first, and after some deletions.
             require_time: raises if the lease ran out by this process's clock; called before each deletion.
+
+        Raises:
+            OldBackupDamaged: if the parts of a backup are not known.
         """
         needed: set[str] = set()
         for backup_id in self.list_ids():
-            manifest = self.read_manifest(backup_id)
-            needed.update(manifest.listing)
-            for entry in self.read_listing(manifest):
-                needed.update(entry.parts)
+            try:
+                manifest = self.read_manifest(backup_id)
+                needed.update(manifest.listing)
+                for entry in self.read_listing(manifest):
+                    needed.update(entry.parts)
+            except DamagedBackup as error:
+                raise OldBackupDamaged(f"{self.url}/{_make_backup_manifest_key(backup_id)}") from error
         with self._translate_store_errors():
             spare = [key for key in self._store.keys(_PARTS) if key.rpartition("/")[2] not in needed]
             for number, key in enumerate(spare):

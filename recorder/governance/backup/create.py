@@ -38,6 +38,7 @@ from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.storage.blobs import Blobs, StoredObject
 from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+from recorder.storage.temporary_files import BACKUP_PREFIX
 from recorder.tenant import Tenant
 from recorder.version import __version__
 
@@ -47,7 +48,6 @@ _LEASE_MS = 60_000
 _BEATS_PER_LEASE = 4
 #: Instants that are tried: one is given up if a purge removes files of the lake before they are copied.
 _MOMENTS = 20
-_TEMPORARY = "backup-"
 _WORKSPACES = "SELECT id FROM workspaces UNION SELECT workspace_id FROM sessions"
 
 
@@ -101,7 +101,9 @@ def create_backup(
         BackupBusy: if another backup is at work.
         TargetInsideDeployment: if the folder is inside one that the backup protects.
         BackupStoreUnusable: if the folder or store of the backups refuses or does not answer.
+        DatabaseNotCopied: if the data folder has no room for a copy of SQLite's file.
         OtherDeployment: if the folder holds backups of another deployment.
+        OldBackupDamaged: if the backup was made, but no old parts were deleted: an older one is damaged.
         PartsRemoved: if parts of this backup were removed while it was made; there is no backup then.
         LeaseLost: if this run did not renew its lease in time, and another run took over.
         Unavailable: if a store or the database does not answer.
@@ -157,8 +159,8 @@ class _BackupRun:
         manifest = self._write_manifest(contents)
         self._on_step("old parts")
         deleted = self._delete_old(keep_days)
-        self._archive.prune(require_lease=self._require_lease, require_time=self._held.require_time)
         note_backup(self._runtime.settings.data_dir, self._archive.url, manifest)
+        self._archive.prune(require_lease=self._require_lease, require_time=self._held.require_time)
         return BackupReport(
             id=manifest.id,
             to=self._archive.url,
@@ -335,7 +337,7 @@ class _BackupRun:
         old = [
             backup_id
             for backup_id in self._archive.list_ids()[1:]
-            if self._archive.read_manifest(backup_id).moment < oldest
+            if self._archive.read_moment(backup_id) < oldest
         ]
         for backup_id in old:
             self._require_lease()
@@ -348,9 +350,9 @@ class _BackupRun:
         self._require_lease()
         root = self._runtime.settings.data_dir / "tmp"
         root.mkdir(mode=0o700, exist_ok=True)
-        for left in root.glob(f"{_TEMPORARY}*"):
+        for left in root.glob(f"{BACKUP_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=root) as folder:
+        with tempfile.TemporaryDirectory(prefix=BACKUP_PREFIX, dir=root) as folder:
             yield Path(folder)
 
 

@@ -1,6 +1,7 @@
 """Errors of backup and restore; each is one sentence for the operator."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from recorder.errors import Conflict, Invalid, NotFound, RecorderError, Unavailable
 
@@ -61,6 +62,29 @@ class DamagedBackup(Conflict):
     def __init__(self, what: str) -> None:
         super().__init__(
             f"The backup is damaged: {what}. Nothing was written. Choose an older backup with --backup."
+        )
+
+
+class OldBackupDamaged(Conflict):
+    """A backup was made, and parts that no backup needs could not be deleted: an older one is damaged."""
+
+    code = "damaged_backup"
+
+    def __init__(self, manifest: str) -> None:
+        super().__init__(
+            f"The new backup is complete. An older one is damaged, so parts that no backup needs were not "
+            f"deleted. If you can do without it, delete its manifest {manifest}."
+        )
+
+
+class DatabaseNotCopied(Unavailable):
+    """The database could not be copied to the folder in which backups work."""
+
+    def __init__(self, folder: Path, cause: Exception) -> None:
+        RecorderError.__init__(
+            self,
+            f"The database cannot be copied to {folder} ({cause}). Free space there for one copy of it, and "
+            "run the backup again.",
         )
 
 

@@ -176,6 +176,8 @@ def _require_empty_target(target: _RestoreTarget, manifest: BackupManifest) -> N
         "lake": target.staged.lake_url,
         "frames": target.staged.blob_url,
         "exports": target.staged.export_url,
+        # A purge of the copy would delete archived frames of the deployment that uses it.
+        "archived frames": target.staged.cold_url,
     }
     for name, url in stores.items():
         if any(key != "deployment.json" for key in Blobs(url).keys("")):

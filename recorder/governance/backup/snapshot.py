@@ -8,12 +8,13 @@ backup nor restore needs PostgreSQL's programs. See docs/decisions/0040-backups.
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from recorder import clock
+from recorder.governance.backup.errors import DatabaseNotCopied
 from recorder.storage.database import Database
 
 FILE = "recorder.db"
@@ -59,11 +60,11 @@ class _SqliteSnapshot(DatabaseSnapshot):
         return {}
 
     def read_database_files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
-        target = sqlite3.connect(self._copy)
         try:
-            self._connection.backup(target, pages=_PAGES)
-        finally:
-            target.close()
+            with closing(sqlite3.connect(self._copy)) as target:
+                self._connection.backup(target, pages=_PAGES)
+        except sqlite3.OperationalError as error:
+            raise DatabaseNotCopied(self._copy.parent.parent, error) from error
         yield FILE, _read_snapshot_file(self._copy)
 
 

@@ -66,10 +66,13 @@ def begin_purges(
         at: instant of the due dates.
         now: the time.
     """
-    held = list_held_sessions(db, workspace.id, [session.session_id for session in due])
-    wanted = [session.session_id for session in due if session.session_id not in held]
+    wanted = [session.session_id for session in due]
     conditions = and_(_due_session_condition(workspace, at), col(SessionRow.id).in_(wanted))
-    rows = _select_due_sessions(db, conditions, "", limit=len(wanted), lock=True)
+    locked = _select_due_sessions(db, conditions, "", limit=len(wanted), lock=True)
+    # Read once the sessions are locked: a hold or purge that is requested at the moment waits for that.
+    left_out = list_held_sessions(db, workspace.id, wanted)
+    left_out |= {*db.exec(select(PurgeRow.session_id).where(col(PurgeRow.session_id).in_(wanted)))}
+    rows = [row for row in locked if row.id not in left_out]
     purges = [describe_purge_request(row, _purge_cause_of(row, at), at=now) for row in rows]
     if purges:
         db.connection().execute(insert(PurgeRow), purges)

@@ -76,9 +76,9 @@ def request_purges_of_recordings(
     workspaces: defaultdict[str, list[str]] = defaultdict(list)
     for session_id, sources in recorded.items():
         workspaces[by_session[sources[0]].workspace_id].append(session_id)
-    held = {held_id for name, ids in workspaces.items() for held_id in list_held_sessions(db, name, ids)}
     statement = select(SessionRow).where(col(SessionRow.id).in_(recorded))
     rows = db.exec(statement.order_by(col(SessionRow.id)).with_for_update()).all()
+    held = {held_id for name, ids in workspaces.items() for held_id in list_held_sessions(db, name, ids)}
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for row in rows:
         if db.get(PurgeRow, row.id) is not None:

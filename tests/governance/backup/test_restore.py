@@ -31,6 +31,7 @@ from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
 from recorder.sealing import Sealer
 from recorder.sealing.sweep import sweep_hot_rows
+from recorder.storage.blobs import Blobs
 from recorder.storage.deployment import WrongRegion
 from recorder.storage.leases import hold_lease
 from tests.governance.test_erasure import STAFF, erase
@@ -321,6 +322,8 @@ def test_what_does_not_belong_together_is_refused(deployments: Deployments, call
     taken = deployments.service.runtime.settings
     refused(deployments, NotEmpty, settings=replace(wanted, database_url=taken.database_url))
     refused(deployments, NotEmpty, settings=replace(wanted, blob_url=taken.blob_url))
+    Blobs(taken.cold_url).put("frames/wsp_1/ses_1/frm_1.pack", b"archived")
+    refused(deployments, NotEmpty, settings=replace(wanted, cold_url=taken.cold_url))
     deployments.restore("refused", settings=wanted)
 
 
