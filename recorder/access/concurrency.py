@@ -109,7 +109,9 @@ class ConcurrencyLimiter:
                 refused = KEY_SCOPE, most.per_key
             elif most.per_workspace is not None and of_workspace >= most.per_workspace:
                 refused = WORKSPACE_SCOPE, most.per_workspace
-            elif most.per_process is not None and self._count >= most.per_process * (1 if of_workspace else 2):
+            elif most.per_process is not None and self._count >= most.per_process * (
+                1 if of_workspace else 2
+            ):
                 refused = PROCESS_SCOPE, most.per_process
             else:
                 self._of_key[key_id] = of_key + 1
