@@ -31,7 +31,7 @@ class HeldBytes(Generic[Holder]):
         self._total = 0
 
     def hold(self, part: Holder, owner: str) -> None:
-        """Count the bytes of a part until `drop`; a part that was counted before keeps its place."""
+        """Count the bytes of a part until `drop`; a part that was counted before keeps its position."""
         count = self._measure(part)
         self._total += count - self._held.get(part, ("", 0))[1]
         self._held[part] = (owner, count)

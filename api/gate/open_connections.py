@@ -98,7 +98,7 @@ class OpenConnections:
         return ConnectionLimits(per_address=self.per_address, per_process=self.per_process)
 
     def open(self, address: str) -> None:
-        """Count a connection until `close`; where no place is free, close one that waits.
+        """Count a connection until `close`; where all are taken, close one that waits.
 
         Raises:
             TooManyConnections: if the address has as many as it may; the connection is not counted.

@@ -185,7 +185,7 @@ OTHER_HOLDINGS = (
     Holding("caches of graphs in processes", (), "graph", "loaded again after a version of the kind purge"),
     Holding("backups", (), "operator", "to be deleted within 30 days"),
 )
-#: Files below the data folder without recorded content: secret, places and times of backups, marks of the
+#: Files below the data folder without recorded content: secret, locations and times of backups, marks of the
 #: deployment in its stores, and the state of processes of the service.
 FILES_WITHOUT_CONTENT = (
     "secret",

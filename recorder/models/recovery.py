@@ -167,7 +167,7 @@ class RecoveryRow(SQLModel, table=True):
     #: Session of the requested recovery point, and time of its event.
     point_session_id: str | None = None
     point_t_ms: int | None = Field(default=None, sa_type=BigInteger)
-    #: Null before they are computed; while the recovery is open, each has the places of its donor.
+    #: Null before they are computed; while the recovery is open, each has the positions of its donor.
     candidates: list[dict[str, Any]] | None = Field(default=None, sa_type=JSON)
     replay_ids: list[str] = Field(sa_type=JSON)
     #: Null for recoveries of earlier releases.

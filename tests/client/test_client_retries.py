@@ -293,7 +293,7 @@ def test_a_list_takes_no_limit_since_it_yields_everything() -> None:
 
 def test_waiting_ends_with_what_to_check() -> None:
     stopped = Answer(200, {"id": "ses_1", "status": "stopped"})
-    with served(stopped) as (client, _), pytest.raises(TookTooLong, match="Is Dagster running"):
+    with served(stopped) as (client, _), pytest.raises(TookTooLong, match="Check that Dagster runs"):
         client.wait_sealed("ses_1", timeout_s=0.3)
 
 
