@@ -105,7 +105,9 @@ def list_recovery_points(
     """
     scope = GraphScope(tenant, workflow)
     recovery = read_recovery_point_anchors(db, scope, failure_tag=failure_tag, since=since, until=until)
-    columns, anchors = recovery.columns, recovery.anchors[:limit]
+    columns = recovery.columns
+    # One whose sessions were all purged has no step to show.
+    anchors = [anchor for anchor in recovery.anchors if anchor.witnesses][:limit]
     steps = read_recovery_point_steps(
         db, lake, scope, columns, [step for anchor in anchors for step in anchor.witnesses]
     )

@@ -1,5 +1,7 @@
 """`GET /v1/memory/recovery_points`: where sessions that failed came back. Spec §4.2."""
 
+from recorder.memory.storage.graph_session_removal import purge_sessions_from_graph
+from recorder.tenant import GraphScope, Tenant
 from tests.support.completed_work import patch
 from tests.support.factories import Caller, assert_problem
 from tests.support.http_graph_sessions import add_tag, ask, sealed_walks, stopped_walk
@@ -55,6 +57,20 @@ def test_a_witness_that_a_frame_shows_is_preferred(caller: Caller) -> None:
     seal_all(caller.service.runtime)
     (point,) = ask(caller, "recovery_points")["data"]
     assert (point["session_id"], point["frame_id"] is not None) == (shown, True)
+
+
+def test_a_point_without_a_recorded_session_takes_no_room_of_the_limit(caller: Caller) -> None:
+    expired = sealed_walks(caller, *["abcd"] * 2, tag="success")
+    sealed_walks(caller, *["pqrs"] * 2, tag="success")
+    sealed_walks(caller, "abx", "abx", "pqx", tag="error")
+    first, second = ask(caller, "recovery_points")["data"]
+    assert (first["session_count"], second["session_count"], first["basis"]) == (2, 1, "cross_session")
+    scope = GraphScope(Tenant(caller.key.workspace_id, "live"), "checkout")
+    with caller.service.runtime.database.transaction(write=True) as db:
+        purge_sessions_from_graph(db, scope, expired)
+    for query in ("", "&limit=1"):
+        (point,) = ask(caller, "recovery_points", query)["data"]
+        assert point["node_id"] == second["node_id"]
 
 
 def test_recovery_points_need_a_failure(caller: Caller) -> None:
