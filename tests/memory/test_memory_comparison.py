@@ -1,12 +1,15 @@
 """Two sides compared: what appeared, disappeared and changed, with both shares, by hand. Contract §4."""
 
+import tracemalloc
+from random import Random
+
 import numpy as np
 
 from recorder import clock
 from recorder.memory.queries.columns import GraphColumns
 from recorder.memory.queries.comparison import SessionSelection, compare_selections
 from recorder.models.memory import MemoryComparison
-from tests.support.graph_columns import columns_of
+from tests.support.graph_columns import Way, columns_of
 
 #: Four of five once went A B, later all but one go A C.
 COLUMNS = columns_of([("AB", "success", 4), ("AD", "error", 1), ("AC", "success", 3), ("AB", "success", 1)])
@@ -98,3 +101,22 @@ def test_a_side_without_sessions_has_no_shares() -> None:
 def test_equal_sides_do_not_differ() -> None:
     comparison = compare_selections(COLUMNS, LATER, LATER, workflow="checkout", min_change=0)
     assert (comparison.paths, comparison.nodes, comparison.edges) == ([], [], [])
+
+
+def test_a_comparison_holds_no_changes_but_those_that_it_lists() -> None:
+    chance = Random(1)
+    ways: list[Way] = [([f"{chance.randrange(400)}" for _ in range(600)], "success", 1) for _ in range(20)]
+    columns = columns_of(ways)
+    columns.actor[:10], columns.actor[10:] = 1, 2
+    people, agents = SessionSelection(actor_kind="human"), SessionSelection(actor_kind="model")
+
+    def measure_peak(limit: int | None) -> int:
+        tracemalloc.start()
+        try:
+            compare_selections(columns, people, agents, workflow="checkout", min_change=0, limit=limit)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    measure_peak(10)  # networks are kept
+    assert measure_peak(10) < measure_peak(None) / 2

@@ -7,6 +7,7 @@ Shares are of each side's own sessions, so sides of different size compare.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import nsmallest
 from typing import Any, TypeVar
 
 import numpy as np
@@ -68,12 +69,17 @@ def compare_selections(
     both = [_ComparedHalf(columns, side, outcome, workflow) for side in (selected, against)]
 
     def kept(changes: Iterable[_Changed], name: Callable[[_Changed], Any]) -> list[_Changed]:
-        moved = [
+        moved = (
             change
             for change in changes
             if change.frequency != change.against_frequency and _measure_change(change) >= min_change
-        ]
-        return sorted(moved, key=lambda change: (-_measure_change(change), name(change)))[:limit]
+        )
+
+        def order(change: _Changed) -> tuple[float, Any]:
+            return (-_measure_change(change), name(change))
+
+        # A graph may have 200,000 edges: only those that are listed are held.
+        return sorted(moved, key=order) if limit is None else nsmallest(limit, moved, key=order)
 
     return MemoryComparison(
         workflow=workflow,
