@@ -76,13 +76,22 @@ def summary(
     as_json: AsJson = False,
 ) -> None:
     """Summarize a log without a service: activities, the commonest variants, their durations."""
-    from recorder.interchange.event_logs import directly_follows, event_log_rows
+    from recorder.interchange.event_logs import LogTrace, directly_follows, event_log_rows
     from recorder.interchange.xes_reader import read_xes_traces
     from recorder.memory.graph.directly_follows import aggregate_log
 
-    rows = event_log_rows(read_xes_traces(path, activity=activity.split("+")))
+    sessions = 0
+
+    def counted() -> Iterator[LogTrace]:
+        """Yield the traces; those without events have no rows, and are sessions all the same."""
+        nonlocal sessions
+        for trace in read_xes_traces(path, activity=activity.split("+")):
+            sessions += 1
+            yield trace
+
+    rows = event_log_rows(counted())
     log = aggregate_log(rows, collapse=collapse)
-    counts = {"sessions": log.sessions.height, "events": rows.height, "variants": log.variants.height}
+    counts = {"sessions": sessions, "events": rows.height, "variants": log.variants.height}
     shown = log.variants.head(top).select("sequence", "n", "median_duration_ms")
     if as_json:
         figures = {**counts, "nodes": log.nodes.to_dicts(), "top_variants": shown.to_dicts()}

@@ -251,3 +251,6 @@ def test_a_log_is_looked_into_without_a_service(tmp_path: Path) -> None:
     summary = json.loads(CliRunner().invoke(app, ["log", "summary", str(path), "--json"]).stdout)
     assert summary["nodes"][0] == {"label": "register request", "visits": 3, "sessions": 3}
     assert summary["start_activities"] == {"register request": 3}
+    some = write_log(tmp_path, log_text(trace_text("a", event_text("go")), trace_text("b")), "some.xes")
+    one_run = CliRunner().invoke(app, ["log", "summary", str(some)])
+    assert one_run.stdout.startswith("2 sessions · 1 event · 1 variant\n")
