@@ -71,9 +71,9 @@ def test_a_smaller_baseline_may_be_tried(runtime: Runtime, story: Story) -> None
     assert run(runtime, "backtest", "checkout", "--baseline", "5").exit_code == 2
 
 
-@pytest.mark.parametrize(("baseline", "found"), [(20, False), (50, True), (100, True)])
+@pytest.mark.parametrize(("baseline", "is_reported"), [(20, False), (50, True), (100, True)])
 def test_growth_is_compared_with_sessions_of_a_small_baseline(
-    runtime: Runtime, baseline: int, found: bool
+    runtime: Runtime, baseline: int, is_reported: bool
 ) -> None:
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
@@ -83,7 +83,7 @@ def test_growth_is_compared_with_sessions_of_a_small_baseline(
     assert done.exit_code == 0, done.exception
     alarms = json.loads(done.stdout)["alarms"]
     # Ten sessions without a node do not show that it is new, even where nine of ten have it.
-    assert [alarm["data"]["node"]["label"] for alarm in alarms] == ["Click n"] * found
+    assert [alarm["data"]["node"]["label"] for alarm in alarms] == ["Click n"] * is_reported
     assert all(alarm["data"]["baseline"]["sessions"] == baseline // 2 for alarm in alarms)
 
 

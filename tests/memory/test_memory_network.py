@@ -1,6 +1,8 @@
 """Questions to the structure of a graph: loops, what no success gets round, the likeliest way. Spec §2.6."""
 
+import gc
 import threading
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise, permutations
 from random import Random
@@ -171,6 +173,16 @@ def test_networks_of_all_graphs_and_selections_share_one_bound() -> None:
     whole = graphs[0].current()
     small = NetworkCache(max_size=size - 1)
     assert small.read(graphs[0], whole).sessions == 412 and small.size == 0
+
+
+def test_networks_of_an_earlier_version_are_freed_with_its_columns() -> None:
+    cache, columns = NetworkCache(), columns_of(INVOICES)
+    freed = weakref.ref(cache.read(columns, columns.current()))
+    gc.collect()
+    assert freed() is not None
+    del columns
+    gc.collect()
+    assert freed() is None
 
 
 def test_start_and_end_are_nodes_of_their_own() -> None:

@@ -1,8 +1,8 @@
 """Cache of the networks of graphs: one bound for those of all graphs and selections. Spec §4.2."""
 
 import threading
-from contextlib import suppress
-from typing import Any
+from typing import NamedTuple
+from weakref import ref
 
 import numpy as np
 from cachetools import LRUCache
@@ -16,34 +16,57 @@ from recorder.memory.views.networkx_graph import Network
 _KEPT_SIZE = 400_000
 
 
-class NetworkCache:
-    """The networks that were asked for last, whatever their graphs, up to a number of nodes and edges.
+class _VersionNetworks:
+    """Networks of one version of a graph, by their sessions; they are freed with its columns."""
 
-    Those of an older version of a graph are asked for no more, so they are the first to go.
-    """
+    def __init__(self) -> None:
+        self.kept: dict[str, Network] = {}
+        self.lock = threading.Lock()
+
+
+class _NetworkKey(NamedTuple):
+    version: "ref[_VersionNetworks]"
+    #: Digest of the chosen sessions.
+    chosen: str
+
+
+class _Sizes(LRUCache[_NetworkKey, int]):
+    """Sizes of the networks that are kept; one that is left out for want of room is freed."""
+
+    def popitem(self) -> tuple[_NetworkKey, int]:
+        key, size = super().popitem()
+        networks = key.version()
+        if networks is not None:
+            networks.kept.pop(key.chosen, None)
+        return key, size
+
+
+class NetworkCache:
+    """The networks that were asked for last, whatever their graphs, up to a number of nodes and edges."""
 
     def __init__(self, max_size: int = _KEPT_SIZE) -> None:
-        #: By the lock of a version of a graph, and a digest of the chosen sessions.
-        self._kept: LRUCache[tuple[Any, str], Network] = LRUCache(max_size, lambda network: network.size)
+        self._sizes = _Sizes(max_size, lambda size: size)
         self._lock = threading.Lock()
 
     @property
     def size(self) -> int:
-        """Nodes and edges of the networks that are kept."""
-        return int(self._kept.currsize)
+        """Most nodes and edges that the kept networks have; it may count some that are already freed."""
+        return int(self._sizes.currsize)
 
     def read(self, columns: GraphColumns, chosen: Bools) -> Network:
         """Return the network of chosen sessions; it is built if it is not kept."""
-        building = columns.derive("network lock", lambda _: threading.Lock())
-        key = (building, compute_sha256(np.packbits(chosen).tobytes()))
+        networks = columns.derive("networks", lambda _: _VersionNetworks())
+        key = _NetworkKey(ref(networks), compute_sha256(np.packbits(chosen).tobytes()))
         # Held while a network is built, so that none of this version is built twice at a time.
-        with building:
-            with self._lock:
-                network = self._kept.get(key)
+        with networks.lock:
+            network = networks.kept.get(key.chosen)
             if network is None:
-                network = Network(columns, chosen)
-                with self._lock, suppress(ValueError):  # it alone is larger than all that may be kept
-                    self._kept[key] = network
+                network = networks.kept[key.chosen] = Network(columns, chosen)
+            with self._lock:
+                try:
+                    self._sizes[key] = network.size
+                except ValueError:  # it alone is larger than all that may be kept
+                    del networks.kept[key.chosen]
         return network
 
 
@@ -51,5 +74,5 @@ _cache = NetworkCache()
 
 
 def network_of(columns: GraphColumns, chosen: Bools) -> Network:
-    """Return the network of chosen sessions; the last ones asked for are kept."""
+    """Return the network of chosen sessions; the last ones asked for are kept as long as the columns."""
     return _cache.read(columns, chosen)
