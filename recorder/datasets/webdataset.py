@@ -44,6 +44,8 @@ _FIXED_SUM = sum(_OWNERS) + sum(_TIME) + sum(_REST) + 8 * ord(" ")
 _PIECE_BYTES = 1024 * 1024
 #: Larger than any text of one frame.
 _TEXT_BYTES = 1024 * 1024 * 1024
+#: Events that are formatted together.
+_EVENTS_AT_ONCE = 4_000
 _IMAGES = (".jpg", ".png", ".webp")
 _Text = TypeVar("_Text")
 
@@ -61,13 +63,17 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
         blobs: store of the pictures.
         file: file to write to.
     """
-    paired = _join_events_to_frames(frames, events)
-    names, texts = frame_image_names(paired), _format_frames(paired)
-    samples = zip(frame_keys(paired), names, texts, paired["events"].to_list(), strict=True)
+    numbered, start = _number_events_by_frame(frames, events), 0
     with TarWriter(file) as archive:
-        for images in iterate_frame_images(paired, blobs):
-            for image, (key, name, text, bound) in zip(images, samples, strict=False):
-                members = [(f"{key}.events.json", bound.encode())]
+        for images in iterate_frame_images(frames, blobs):
+            part = frames[start : start + len(images)]
+            lists = _format_bound_events(numbered, start, len(images))
+            start += len(images)
+            samples = zip(
+                images, frame_keys(part), frame_image_names(part), _format_frames(part), lists, strict=True
+            )
+            for image, key, name, text, bound in samples:
+                members: list[tuple[str, bytes | memoryview]] = [(f"{key}.events.json", bound)]
                 if image is None:
                     text = text.replace(f'"image":"{name}"', '"image":null')
                 else:
@@ -77,16 +83,33 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
                     archive.add(member, content)
 
 
-def _join_events_to_frames(frames: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Return the frames with `events`: the JSON list of the events bound to each."""
-    texts = json_forms(events).select(
-        "session_id",
-        pl.col("frame_seq").alias("seq"),
-        pl.struct(sorted(EVENTS.names)).struct.json_encode().alias("events"),
-    )
-    lists = texts.group_by("session_id", "seq", maintain_order=True).agg(pl.col("events").str.join(","))
-    joined = frames.join(lists, on=["session_id", "seq"], how="left", maintain_order="left")
-    return joined.with_columns(pl.format("[{}]", pl.col("events").fill_null("")).alias("events"))
+def _number_events_by_frame(frames: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
+    """Return the events bound to the frames, by frame, with the number of the frame as `frame`."""
+    numbers = frames.select("session_id", pl.col("seq").alias("frame_seq")).with_row_index("frame")
+    joined = events.join(numbers, on=["session_id", "frame_seq"], how="inner", maintain_order="left")
+    return joined.sort("frame", maintain_order=True)
+
+
+def _format_bound_events(numbered: pl.DataFrame, start: int, count: int) -> list[bytes]:
+    """Return the JSON list of the events bound to each of some frames.
+
+    As JSON, and joined, the payloads take several times their memory: only those of some frames do at once.
+
+    Args:
+        numbered: result of `_number_events_by_frame`.
+        start: number of the first of the frames.
+        count: number of frames.
+    """
+    first, end = numbered["frame"].search_sorted(start), numbered["frame"].search_sorted(start + count)
+    lists: list[list[bytes]] = [[] for _ in range(count)]
+    for part in numbered[first:end].iter_slices(_EVENTS_AT_ONCE):
+        texts = json_forms(part).select(
+            "frame", pl.struct(sorted(EVENTS.names)).struct.json_encode().alias("events")
+        )
+        joined = texts.group_by("frame", maintain_order=True).agg(pl.col("events").str.join(","))
+        for number, text in joined.iter_rows():
+            lists[number - start].append(text.encode())
+    return [b"[%b]" % b",".join(parts) for parts in lists]
 
 
 def _format_frames(frames: pl.DataFrame) -> list[str]:

@@ -10,6 +10,7 @@ import orjson
 import polars as pl
 import pytest
 
+from recorder import clock
 from recorder.exports.runner.run import run_export
 from recorder.exports.verify.lake_check import LakeReport, compare_export_with_lake
 from recorder.exports.verify.lake_selection import select_lake_check_sessions
@@ -17,6 +18,9 @@ from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST
 from recorder.models.export import ExportRow
 from recorder.models.session import SessionRow
 from recorder.runtime import Runtime
+from recorder.storage.lake import Lake
+from recorder.storage.lake_maintenance import LakeTimes
+from recorder.storage.lake_schemas import LAYOUTS
 from tests.support.export_runs import ask, folder_of, manifest_of
 from tests.support.sealed_sessions import START, Recording, delete, make_runtime, seal
 
@@ -211,4 +215,36 @@ def test_a_session_that_was_deleted_meanwhile_may_be_there_or_not(tmp_path: Path
     assert check(runtime, row).problems == []
     after = completed(runtime)
     assert (check(runtime, after).problems, check(runtime, after).sessions) == ([], 1)
+    runtime.close()
+
+
+def test_what_was_imported_after_the_export_is_not_expected_once_the_pinned_files_are_gone(
+    tmp_path: Path,
+) -> None:
+    runtime = make_runtime(tmp_path)
+    for _ in range(2):
+        seal(runtime, [Recording(frames=[0])])
+    row = completed(runtime)
+    seal(runtime, [Recording(frames=[0], is_import=True, sealed_at=clock.now())])
+    zero = timedelta(0)
+    times = LakeTimes(removed_files=zero, versions=zero, log_entries=zero, open_partitions=zero)
+    lake = Lake(runtime.lake.url, compact_at_files=2, checkpoint_every=2, times=times)
+    for kind in (*LAYOUTS, *LAYOUTS):
+        lake.maintain(kind, row.tenant)
+    assert (check(runtime, row).problems, check(runtime, row).sessions) == ([], 2)
+    runtime.close()
+
+
+def test_what_was_imported_while_the_export_ran_may_be_there_or_not(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    plain, imported = seal(runtime, [Recording(), Recording(is_import=True)])
+    row = completed(runtime)
+    assert row.started_at is not None
+    with runtime.database.transaction(write=True) as db:
+        db.get_one(SessionRow, imported).sealed_at = row.started_at + timedelta(milliseconds=1)
+    assert select_lake_check_sessions(runtime, row, manifest_of(folder_of(runtime, row))["spec"]) == (
+        {plain},
+        {imported},
+    )
+    assert check(runtime, row).problems == []
     runtime.close()

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,3 +140,33 @@ def test_many_shards_hold_every_frame_once(runtime: Runtime, monkeypatch: pytest
     assert bits > 0 and len(list(folder.glob("data/*/*.tar"))) == len(buckets)
     assert len({sample["__key__"] for sample in samples_in(folder)}) == 5
     assert verify_manifest(folder).is_valid
+
+
+_EXPORT = """
+import re, sys
+from pathlib import Path
+from recorder.exports.executor import InProcess
+from tests.support.export_runs import export
+from tests.support.sealed_sessions import make_runtime
+def read_peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) * 1024
+runtime = make_runtime(Path(sys.argv[1]))
+export(runtime, format="parquet", executor=InProcess(), workflow="login", frame_sampling={"mode": "all"})
+before = read_peak()
+export(runtime, format="webdataset", executor=InProcess(), frame_sampling={"mode": "all"})
+print(read_peak() - before)
+"""
+
+
+@pytest.mark.parametrize("frames", [1, 1_000])
+def test_payloads_take_a_few_times_their_size_in_memory(tmp_path: Path, frames: int) -> None:
+    events, padding = 10_000, 5_000
+    runtime = make_runtime(tmp_path)
+    seal(runtime, [Recording(workflow="login", frames=[0])])
+    times = list(range(0, events, events // frames))
+    seal(runtime, [Recording(frames=times, events=[(t, "click") for t in range(events)], padding=padding)])
+    runtime.close()
+    command = [sys.executable, "-c", _EXPORT, str(tmp_path)]
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    # In all formats they are held once as they are read and once sorted; a sample is also held as JSON.
+    assert int(ended.stdout) < (10 if frames == 1 else 5) * events * padding

@@ -1,5 +1,7 @@
 """Sessions and frames that an export selects: filters, freezing, sampling. Spec §4.3, contract §5."""
 
+import threading
+import time
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -267,3 +269,35 @@ def path_of(runtime: Runtime, session_id: str) -> str:
             .where(col(GraphTraceRow.trace_key).in_(taken))
         )
         return db.exec(statement).one()
+
+
+def test_a_repeat_finds_no_session_that_was_being_sealed_when_the_export_was_planned(
+    on_either_engine: Runtime,
+) -> None:
+    runtime = on_either_engine
+    _, late = seal(runtime, [Recording(), Recording()])
+    with runtime.database.transaction(write=True) as db:
+        row = db.get_one(SessionRow, late)
+        row.status, row.sealed_at, row.waiting_since = "stopped", None, clock.now()
+    is_sealed, may_commit = threading.Event(), threading.Event()
+
+    def _seal_slowly() -> None:
+        with runtime.database.transaction(write=True) as db:
+            row = db.get_one(SessionRow, late, with_for_update=True)
+            row.status, row.sealed_at, row.waiting_since = "sealed", clock.now(), None
+            db.flush()
+            is_sealed.set()
+            may_commit.wait(30)
+
+    sealing = threading.Thread(target=_seal_slowly)
+    sealing.start()
+    is_sealed.wait(30)
+    time.sleep(0.002)  # `until` has milliseconds
+    filters = {"until": clock.to_iso(clock.now())}
+    commit = threading.Timer(1.0, may_commit.set)
+    commit.start()
+    during = manifest_of(export(runtime, filter=filters))
+    sealing.join()
+    after = manifest_of(export(runtime, filter=filters))
+    assert during["row_set_sha256"] == after["row_set_sha256"]
+    assert during["totals"]["sessions"] == 2

@@ -78,6 +78,7 @@ def plan_selected_sessions(database: Database, lake: Lake, row: ExportRow) -> Pl
         NotFound: if the filter's path is gone.
     """
     graph: dict[str, int] = {}
+    _await_sealing_transactions(database, row)
     with database.transaction(write=False) as db:
         on_path = _select_sessions_of_path(db, row, graph)
         chosen = select_export_sessions(db, row.tenant, row.spec)
@@ -94,6 +95,24 @@ def plan_selected_sessions(database: Database, lake: Lake, row: ExportRow) -> Pl
         with_events="samples" in FORMATS[format].kinds,
     )
     return make_export_plan(format=format, spec=row.spec, versions=versions, graph=graph, sessions=sessions)
+
+
+def _await_sealing_transactions(database: Database, row: ExportRow) -> None:
+    """Wait for transactions that seal sessions of an export: their `sealed_at` is earlier than their commit.
+
+    Otherwise a repeat with the same `until` would find sessions that this plan cannot see yet. On SQLite the
+    export was queued after such a transaction, since writers wait for each other.
+    """
+    if database.is_sqlite:
+        return
+    sealing = select(SessionRow.id).where(
+        *in_tenant(SessionRow, row.tenant),
+        SessionRow.status == "stopped",
+        col(SessionRow.waiting_since).is_not(None),
+        col(SessionRow.workflow).in_(row.spec["workflow"]),
+    )
+    with database.transaction(write=True) as db:
+        list(db.exec(sealing.order_by(col(SessionRow.id)).with_for_update(read=True)))
 
 
 def _select_sessions_of_path(db: DbSession, row: ExportRow, graph: dict[str, int]) -> pl.Series | None:

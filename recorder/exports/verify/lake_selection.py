@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import ColumnElement, or_
+from sqlalchemy import ColumnElement, and_, or_
 from sqlmodel import col, select
 
 from recorder import clock
@@ -23,9 +23,10 @@ _ROWS_AT_ONCE = 50_000
 def select_lake_check_sessions(
     runtime: Runtime, row: ExportRow, spec: dict[str, Any]
 ) -> tuple[set[str], set[str]]:
-    """Return the sessions that the request selects, and deleted ones that it may have selected.
+    """Return the sessions that the request selects, and others that the export may have or not.
 
-    Sessions that were imported after the export pinned the lake are among them.
+    The latter were deleted, or imported while the export ran. Sessions that were imported after its end are
+    in neither.
 
     Args:
         runtime: deployment.
@@ -34,19 +35,25 @@ def select_lake_check_sessions(
     """
     filters = spec["filter"]
     excluded = set(filters.get("exclude_session_ids", []))
-    statement = sqlalchemy.select(col(SessionRow.id), col(SessionRow.deleted_at).is_(None)).where(
+    statement = sqlalchemy.select(col(SessionRow.id), _make_certain_condition(row)).where(
         *_make_sealed_conditions(row, spec), *_make_filter_conditions(row, filters)
     )
     expected, doubtful = set[str](), set[str]()
     with runtime.database.transaction(write=False) as db:
         path = select_path(db, tenant=row.tenant, path=filters.get("path"), subpath=filters.get("subpath"))
         on_path = None if path is None else set(path.session_ids())
-        for session_id, exists in (
+        for session_id, is_certain in (
             db.connection().execution_options(yield_per=_ROWS_AT_ONCE).execute(statement)
         ):
             if session_id not in excluded and (on_path is None or session_id in on_path):
-                (expected if exists else doubtful).add(session_id)
+                (expected if is_certain else doubtful).add(session_id)
     return expected, doubtful
+
+
+def _make_certain_condition(row: ExportRow) -> ColumnElement[bool]:
+    """Return whether a session exists, and was sealed before the export chose its sessions."""
+    is_early = col(SessionRow.sealed_at) <= (row.started_at or row.created_at)
+    return and_(col(SessionRow.deleted_at).is_(None), or_(~col(SessionRow.is_import), is_early))
 
 
 def _make_sealed_conditions(row: ExportRow, spec: dict[str, Any]) -> Iterator[ColumnElement[bool]]:
@@ -62,7 +69,10 @@ def _make_filter_conditions(row: ExportRow, filters: dict[str, Any]) -> Iterator
     """Yield the conditions for the filters of a resolved request, except paths and excluded sessions."""
     until = clock.parse_time(filters["until"], name="until")
     yield col(SessionRow.started_at) < until
-    yield or_(col(SessionRow.is_import), col(SessionRow.sealed_at) <= until)
+    # Once the files of the pinned versions are gone, the lake does not tell that an import came later.
+    is_early = col(SessionRow.sealed_at) <= (row.completed_at or clock.now())
+    is_import = and_(col(SessionRow.is_import), is_early)
+    yield or_(is_import, col(SessionRow.sealed_at) <= until)
     since = filters.get("since")
     if since is not None:
         yield col(SessionRow.started_at) >= clock.parse_time(since, name="since")
