@@ -131,10 +131,13 @@ def archive_frames(
 
 
 def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool:
-    """Move the objects of one session; return False if it was deleted by then, or an object was not there."""
+    """Move the objects of one session; return False if it was deleted by then, or objects were not there."""
     folder = f"frames/{row.workspace_id}/{row.id}/"
     cold, storage_class = Blobs(runtime.settings.cold_url), runtime.settings.cold_storage_class
     keys = [stored.key for stored in runtime.blobs.list_objects(folder)]
+    if not keys and not cold.list_objects(folder):
+        log.warning("no object of session %s is there; it is not archived", row.id)
+        return False
     missing = 0
     for key in keys:
         try:
