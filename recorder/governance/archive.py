@@ -25,6 +25,7 @@ from recorder.runtime import Runtime
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
 from recorder.storage.leases import HeldLease
+from recorder.storage.store_regions import require_store_marks
 
 log = logging.getLogger("recorder.retention")
 
@@ -113,14 +114,17 @@ def archive_frames(
     Raises:
         LeaseLost: if another run took over.
         ArchiveNotApart: if frames and archived frames have one place; nothing is changed then.
+        StoreAway: if a store is away; nothing is changed then.
         Unavailable: if the database or the archive does not answer; the next run goes on.
         ItemsFailed: once all sessions were tried, if a store did not answer for some, or a copy differed.
     """
     failures = ItemFailures("sessions to archive")
-    is_checked = runtime.settings.cold_storage_class is not None
+    is_checked = False
     for row in list_sessions_to_archive(runtime.database, workspace, at=at):
         if not is_checked:
-            require_separate_archive(runtime.blobs.url, runtime.settings.cold_url)
+            require_store_marks(runtime.settings)
+            if runtime.settings.cold_storage_class is None:
+                require_separate_archive(runtime.blobs.url, runtime.settings.cold_url)
             is_checked = True
         is_archived = False
         with failures.collect(row.id):
@@ -131,10 +135,13 @@ def archive_frames(
 
 
 def _archive_session(runtime: Runtime, held: HeldLease, row: SessionRow) -> bool:
-    """Move the objects of one session; return False if it was deleted by then, or an object was not there."""
+    """Move the objects of one session; return False if it was deleted by then, or objects were not there."""
     folder = f"frames/{row.workspace_id}/{row.id}/"
     cold, storage_class = Blobs(runtime.settings.cold_url), runtime.settings.cold_storage_class
     keys = [stored.key for stored in runtime.blobs.list_objects(folder)]
+    if not keys and not cold.list_objects(folder):
+        log.warning("no object of session %s is there; it is not archived", row.id)
+        return False
     missing = 0
     for key in keys:
         try:

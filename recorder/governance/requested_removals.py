@@ -57,6 +57,7 @@ def run_removals(
 
     Raises:
         LeaseLost: if another run took over.
+        StoreAway: if a step of a purge is due and a store is away.
     """
     correct_due_times(runtime.database)
     with open_erasure_run(runtime, owner, remove_texts=remove_texts) as erasures:

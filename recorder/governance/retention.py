@@ -38,6 +38,7 @@ from recorder.replay_service.requests.replay_removal import (
 )
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
+from recorder.storage.store_regions import require_store_marks
 from recorder.tenant import Tenant
 from recorder.webhooks.deliveries import remove_old_deliveries
 
@@ -276,6 +277,8 @@ def _remove_exports_by_retention(
     with runtime.database.transaction(write=False) as db:
         expired = expiry.list_expired_exports(db, at=report.at, workspace_id=workspace.id)
         sizes = {export.id: expiry.count_expired_export_bytes(db, export.id) for export in expired}
+    if sizes:
+        require_store_marks(runtime.settings)
     failures = ItemFailures("hosted exports")
     for export_id, size_bytes in sizes.items():
         with failures.collect(export_id):

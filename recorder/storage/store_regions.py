@@ -42,6 +42,16 @@ class StoreUnusable(Unavailable):
         super(Unavailable, self).__init__(f"The store that {variable} names cannot be opened: {why}.")
 
 
+class StoreAway(Unavailable):
+    """A store does not answer, or lacks the mark of the first start."""
+
+    def __init__(self, variable: str) -> None:
+        super(Unavailable, self).__init__(
+            f"The store that {variable} names does not answer, or its mark is gone: a volume may not be "
+            "mounted. Bring it back. If its folder was deleted, restart the service, which makes another."
+        )
+
+
 def check_store_addresses(settings: Settings) -> None:
     """Check that every address of a store is a folder, or of a kind that is supported and can be opened.
 
@@ -122,13 +132,42 @@ def has_store_marks(settings: Settings) -> bool:
     would count as a store whose files are gone.
     """
     try:
-        for url in (settings.blob_url, settings.cold_url):  # each alone, without the other behind it
-            Blobs(url).get(STORE_MARK)
-        with convert_lake_table_errors():
-            return _make_lake_mark(settings.lake_url, settings.region).open() is not None
-    except Exception as error:  # clients of object stores have errors of their own
-        log.warning("a store does not answer, or lacks its mark: %r", error)
+        _require_object_mark("RECORDER_BLOB_URL", settings.blob_url)
+        _require_object_mark("RECORDER_COLD_URL", settings.cold_url)
+        _require_lake_mark(settings)
+    except StoreAway as error:
+        log.warning("%s", error)
         return False
+    return True
+
+
+def require_store_marks(settings: Settings) -> None:
+    """Check that all stores answer and hold the marks of the first start, before something is removed.
+
+    Raises:
+        StoreAway: if one does not: what it holds would not be found, and would be back with it.
+    """
+    _require_object_mark("RECORDER_BLOB_URL", settings.blob_url)
+    _require_object_mark("RECORDER_COLD_URL", settings.cold_url)
+    _require_object_mark("RECORDER_EXPORT_URL", settings.export_url)
+    _require_lake_mark(settings)
+
+
+def _require_object_mark(variable: str, url: str) -> None:
+    try:
+        Blobs(url).get(STORE_MARK)  # alone, without another store behind it
+    except Exception as error:  # clients of object stores have errors of their own
+        raise StoreAway(variable) from error
+
+
+def _require_lake_mark(settings: Settings) -> None:
+    try:
+        with convert_lake_table_errors():
+            table = _make_lake_mark(settings.lake_url, settings.region).open()
+    except Exception as error:  # of the library, of its store, or a panic
+        raise StoreAway("RECORDER_LAKE_URL") from error
+    if table is None:
+        raise StoreAway("RECORDER_LAKE_URL")
 
 
 def _make_lake_mark(url: str, region: str) -> LakeTable:

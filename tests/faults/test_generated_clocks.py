@@ -90,7 +90,9 @@ def draw_world(runtime: Runtime, data: st.DataObject) -> World:
     world = World(add_workspace(runtime.database, **{kind: data.draw(_DAYS) for kind in kinds}))
     workspace_id = world.workspace.id
     for history in data.draw(st.lists(histories(), min_size=1, max_size=3)):
-        world.histories[add_session(runtime.database, workspace_id, history)] = history
+        session_id = add_session(runtime.database, workspace_id, history)
+        world.histories[session_id] = history
+        runtime.blobs.put(f"frames/{workspace_id}/{session_id}/frm_1.pack", b"a frame")
     for ended_at in map(clock.truncate_to_ms, data.draw(st.lists(st.sampled_from(INSTANTS), max_size=2))):
         with runtime.database.transaction(write=True) as db:
             row = ExportRow(

@@ -225,6 +225,24 @@ def test_nothing_is_deleted_while_the_cold_store_is_away(tmp_path: Path) -> None
     runtime.close()
 
 
+def test_frames_of_a_store_that_is_not_mounted_are_not_archived(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path / "data")
+    add_workspace(runtime)
+    (session_id,) = seal(runtime, [Recording(frames=[0, 500])])
+    folder, at = Path(runtime.blobs.url), clock.now() + timedelta(days=100)
+    folder.rename(tmp_path / "mounted")
+    folder.mkdir()
+    report = run_retention(runtime, "tests", at=at)
+    assert report is not None and (WORKSPACE, "archived_sessions") not in report.counts
+    assert session_row(runtime, session_id).frames_archived_at is None
+    folder.rmdir()
+    (tmp_path / "mounted").rename(folder)
+    report = run_retention(runtime, "tests", at=at)
+    assert report is not None and report.counts[WORKSPACE, "archived_sessions"] == 1
+    assert Blobs(runtime.settings.cold_url).list_objects("frames/")
+    runtime.close()
+
+
 @pytest.mark.parametrize("is_linked", [False, True])
 def test_an_archive_in_the_place_of_the_frames_deletes_none(tmp_path: Path, is_linked: bool) -> None:
     runtime = make_runtime(tmp_path / "data")

@@ -26,6 +26,7 @@ from recorder.storage.lake import Lake
 from recorder.storage.lake_cleanup import LOG_GRACE
 from recorder.storage.lake_schemas import LAYOUTS
 from recorder.storage.leases import LeaseLost, hold_lease
+from recorder.storage.store_regions import StoreAway
 from recorder.tenant import Tenant
 from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, make_due, open_purges, purge_row, recorded_canary
@@ -130,6 +131,22 @@ def test_a_lake_file_that_a_killed_run_left_half_written_goes_with_the_purge(cal
     os.utime(cut, (time.time() - 180,) * 2)
     finish_purges(runtime)
     assert not cut.exists() and count_hits(runtime, word) == 0
+
+
+@pytest.mark.parametrize("store", ["lake_url", "blob_url", "export_url", "cold_url"])
+def test_a_purge_waits_for_a_store_that_is_not_mounted(caller: Caller, tmp_path: Path, store: str) -> None:
+    runtime = caller.service.runtime
+    session_id, word = hard_deleted(caller)
+    folder = Path(getattr(runtime.settings, store))
+    folder.rename(tmp_path / "mounted")
+    folder.mkdir()
+    with pytest.raises(StoreAway, match=f"RECORDER_{store.upper()}"):
+        finish_purges(runtime)
+    assert open_purges(runtime) == [(session_id, "lake")]
+    folder.rmdir()
+    (tmp_path / "mounted").rename(folder)
+    finish_purges(runtime)
+    assert count_hits(runtime, word) == 0
 
 
 def test_what_a_request_under_way_stored_is_found_by_the_last_step(caller: Caller) -> None:

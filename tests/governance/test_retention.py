@@ -1,6 +1,7 @@
 """Retention: what goes on which day, what stays, and what preview and run say. Spec §8.3; contract §7."""
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlmodel import col, insert, select
@@ -236,6 +237,20 @@ def test_hosted_exports_go_30_days_after_completion(caller: Caller) -> None:
     assert plans_of(caller, export["id"]) == []
     assert caller.get(address).json()["status"] == "completed"
     assert "hosted_exports" not in run_at(caller, clock.now() + 31 * DAY)
+
+
+def test_hosted_exports_of_a_store_that_is_not_mounted_stay(caller: Caller, tmp_path: Path) -> None:
+    export = completed_export(caller)
+    runtime, at = caller.service.runtime, clock.now() + 31 * DAY
+    folder = Path(runtime.settings.export_url)
+    folder.rename(tmp_path / "mounted")
+    folder.mkdir()
+    report = run_retention(runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
+    assert report is not None and [failure.subject for failure in report.failures] == ["hosted exports"]
+    folder.rmdir()
+    (tmp_path / "mounted").rename(folder)
+    assert run_at(caller, at)["hosted_exports"] == 1
+    assert not any(export["id"] in str(path) for path in folder.rglob("*.parquet"))
 
 
 def plans_of(caller: Caller, export_id: str) -> list[str]:

@@ -38,6 +38,7 @@ from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.storage.blobs import Blobs, StoredObject
 from recorder.storage.leases import HeldLease, LeaseKeeper, lease_for_block
+from recorder.storage.store_regions import require_store_marks
 from recorder.storage.temporary_files import BACKUP_PREFIX
 from recorder.tenant import Tenant
 from recorder.version import __version__
@@ -104,6 +105,7 @@ def create_backup(
         DatabaseNotCopied: if the data folder has no room for a copy of SQLite's file.
         OtherDeployment: if the folder holds backups of another deployment.
         OldBackupDamaged: if the backup was made, but no old parts were deleted: an older one is damaged.
+        StoreAway: if a store of the deployment is away.
         PartsRemoved: if parts of this backup were removed while it was made; there is no backup then.
         LeaseLost: if this run did not renew its lease in time, and another run took over.
         Unavailable: if a store or the database does not answer.
@@ -146,7 +148,8 @@ class _BackupRun:
         settings = self._runtime.settings
         stores = (settings.blob_url, settings.lake_url, settings.export_url, settings.cold_url)
         self._archive.require_outside((str(settings.data_dir), *stores))
-        self._archive.require_owner(self._runtime.settings.secret)
+        self._archive.require_owner(settings.secret)
+        require_store_marks(settings)
         self._read_known()
         self._on_step("lake")
         self._copy_lake_beforehand()
@@ -324,6 +327,8 @@ class _BackupRun:
             listing=listing,
             listing_bytes=listing_bytes,
         ).sealed(settings.secret)
+        # What was read from a store that has gone since may be incomplete.
+        require_store_marks(settings)
         self._require_lease()
         self._archive.require_parts({*listing, *(part for entry in contents.entries for part in entry.parts)})
         self._require_lease()

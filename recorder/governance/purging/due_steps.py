@@ -26,6 +26,7 @@ from recorder.runtime import Runtime
 from recorder.storage.lake_cleanup import LOG_GRACE
 from recorder.storage.lake_schemas import LAYOUTS, LakePartition
 from recorder.storage.leases import HeldLease
+from recorder.storage.store_regions import require_store_marks
 from recorder.tenant import Tenant
 
 #: A round begins no further work after this. What it is doing then may be the rewriting of a whole export.
@@ -68,9 +69,15 @@ class DueStepWork:
         return self._rounds.report
 
     def work_on_due_steps(self) -> bool:
-        """Work on due steps of one workspace and mode for some seconds; return False if none is due."""
+        """Work on due steps of one workspace and mode for some seconds; return False if none is due.
+
+        Raises:
+            StoreAway: if a store is away, which would seem to hold nothing.
+        """
         steps: dict[str, list[PurgeRow]] = defaultdict(list)
         with self._scheduler.take() as purges:
+            if purges:
+                require_store_marks(self._runtime.settings)
             self._rounds.begin()
             for purge in purges:
                 steps[purge.step].append(purge)

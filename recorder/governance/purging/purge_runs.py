@@ -76,6 +76,7 @@ def run_purges(
 
     Raises:
         LeaseLost: if another run took the lease.
+        StoreAway: if a step is due and a store is away.
     """
     with lease_for_block(runtime.database, PURGE_LEASE, owner, ttl_ms=lease_ms) as held:
         if held is None:

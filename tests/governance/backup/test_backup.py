@@ -14,6 +14,7 @@ from recorder.governance.backup.create import create_backup
 from recorder.governance.backup.errors import DamagedBackup, NoBackup
 from recorder.governance.retention import ARCHIVED, run_retention
 from recorder.sealing import Sealer
+from recorder.storage.store_regions import StoreAway
 from recorder.tenant import Tenant
 from tests.support.backups import Deployments, answers, files_below, problems, with_service
 from tests.support.completed_work import completed_export, patch, sealed_session, stopped_session
@@ -46,6 +47,23 @@ def test_a_restored_copy_answers_as_the_deployment_did(deployments: Deployments,
         assert copy.get(f"/v1/sessions/{recording}").json()["event_count"] == 3
         settings = service.runtime.settings
     assert problems(settings) == []
+
+
+@pytest.mark.parametrize("store", ["lake_url", "blob_url", "export_url"])
+def test_no_backup_is_made_without_a_store_that_is_not_mounted(
+    deployments: Deployments, caller: Caller, tmp_path: Path, store: str
+) -> None:
+    sealed_session(caller)
+    made = deployments.back_up()
+    folder = Path(getattr(caller.service.runtime.settings, store))
+    folder.rename(tmp_path / "mounted")
+    folder.mkdir()
+    with pytest.raises(StoreAway, match=f"RECORDER_{store.upper()}"):
+        deployments.back_up()
+    assert BackupStore(deployments.to).list_ids() == [made.id]
+    folder.rmdir()
+    (tmp_path / "mounted").rename(folder)
+    assert deployments.back_up().files == made.files
 
 
 def test_a_backup_under_load_is_of_one_moment(deployments: Deployments, caller: Caller) -> None:
