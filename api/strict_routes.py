@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
-from api.bodies.body_costs import is_costly_body
+from api.bodies.body_costs import is_costly_route_body
 from api.bodies.worker_checks import check_json_body_file, make_too_many_values_error
 from api.bodies.worker_pool import BodyWorkers, open_body_file_for_workers
 from api.gate.idempotency import IdempotentRequest, read_idempotent_request
@@ -229,7 +229,7 @@ async def _read_route_json(request: Request, model: Any) -> dict[str, Any] | Non
             raise ValidationFailed.of("", "unexpected_body", message=text)
         return None
     require_media_type(request.headers.get("content-type"), JSON, needed="the body as application/json")
-    if is_costly_body(body):
+    if is_costly_route_body(body):
         if body.count(b",") > limits.BODY_COMMAS:
             raise make_too_many_values_error(f"{limits.BODY_COMMAS} values")
         value = await _parse_costly_json(request, body, model)

@@ -1,4 +1,4 @@
-"""Limits of a request's head: its bytes, its headers, its address and the parameters of its query.
+"""Limits of what is no body: bytes and headers of a head, its address and query, framing of a body.
 
 The head is checked before any limit of a caller applies, and frameworks read queries, cookies and parameters
 of headers in Python: a query of 30,000 parameters took 0.3 s of the event loop, also without a key.
@@ -10,7 +10,7 @@ from typing import Final
 
 from api.gate.bucket_decisions import Header
 from recorder import limits
-from recorder.errors import HeadTooLarge
+from recorder.errors import HeadTooLarge, MalformedRequest
 
 _DETAIL: Final = (
     f"Request line and headers may hold at most {limits.REQUEST_HEAD_BYTES} bytes together; there may be at "
@@ -23,6 +23,12 @@ _DETAIL: Final = (
 def make_head_error() -> HeadTooLarge:
     """Return the refusal of a head that is too large, which names the limits."""
     return HeadTooLarge(_DETAIL)
+
+
+def make_framing_error() -> MalformedRequest:
+    """Return the refusal of a body of which too much is framing."""
+    text = "The body has too small chunks, or trailers; send it in larger chunks, or with a Content-Length."
+    return MalformedRequest(text)
 
 
 def is_head_too_large(address: bytes, headers: Sequence[Header], *, most_bytes: int) -> bool:

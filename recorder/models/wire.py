@@ -30,7 +30,7 @@ Outcome = Literal["success", "error", "abandoned"]
 
 
 #: Of more unknown members no more are described; an error for each takes 3 µs.
-_UNKNOWN_MEMBERS = 500
+_UNKNOWN_MEMBERS = 100
 
 
 class WireInput(BaseModel):

@@ -2,6 +2,7 @@
 
 import base64
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -209,3 +210,11 @@ def test_the_catalogue_names_every_type_with_its_schema(caller: Caller) -> None:
     assert {tuple(item) for item in types} == {("type", "description", "available", "schema")}
     assert all(item["available"] for item in types)
     assert all(item["schema"]["properties"]["type"] == {"const": item["type"]} for item in types)
+
+
+def test_the_catalogue_is_made_once(caller: Caller) -> None:
+    caller.get("/v1/event_types")
+    began = time.process_time()
+    for _ in range(10):
+        caller.get("/v1/event_types")
+    assert time.process_time() - began < 0.5
