@@ -78,6 +78,16 @@ class BrowserPages:
         del self._opened[-len(names) :]
         self._show()
 
+    def open(self, name: str | None) -> None:
+        """Open an empty page to be acted on, and name it."""
+        page = self._context.new_page()
+        if page in self._opened:
+            self._opened.remove(page)
+        self._acting.append(page)
+        if name is not None:
+            self._names[name] = page
+        self._last = page
+
     def close_unexpected(self) -> None:
         """Close the pages that are and were not acted on."""
         for page in [page for page in self._open if page not in self._acting]:

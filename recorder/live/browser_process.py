@@ -275,6 +275,11 @@ class BrowserProcessSession:
         self._expected_dialogs = list(command["dialogs"])
         return {}
 
+    def open_tab(self, command: dict[str, Any]) -> dict[str, Any]:
+        """Open an empty page to be acted on."""
+        self._pages.open(command["name"])
+        return {}
+
     def switch_tab(self, command: dict[str, Any]) -> dict[str, Any]:
         """Choose a page to be acted on again; the answer's `is_done` is False if it is not open."""
         return {"is_done": self._pages.switch(command["name"])}

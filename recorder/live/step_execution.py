@@ -140,18 +140,24 @@ class StepExecutor:
         return self.diverge(candidate.scene, candidate.problem or "action_failed", candidate.state)
 
     def _perform_tab_step(self, step: RecordedStep) -> StepCheck:
-        """Do a step that goes to another page or closes one, and wait for what it leads to."""
-        event = step.event
+        """Do a step that opens a page, goes to another one or closes one; wait for what it leads to."""
+        event, is_open = step.event, True
         name = read_tab_name(event)
         self.journal.store(self.describe(step, StepCheck("matched"), "uncertain"))
         self._event.begin_tab_step(event["type"], name)
         self.browser.call("begin_tab_step", dialogs=list_dialog_answers(event))
         if event["type"] == "tab_switch":
             self.has_acted = bool(self.browser.call("switch_tab", name=name)["is_done"])
+        elif event["type"] == "tab_open":
+            self.browser.call("open_tab", name=name)
+            self.has_acted = True
+            is_open = not str(event.get("url")).startswith("http") or self.open(event)
         else:
             self.has_acted = self._close_tab(event["t_ms"], name)
         scene = StepScene(step, self.plan.get_frame(step.before), None, None)
-        return self._settle(scene) if self.has_acted else self.diverge(scene, "action_failed", self.read())
+        if not self.has_acted:
+            return self.diverge(scene, "action_failed", self.read())
+        return self._settle(scene, is_open=is_open)
 
     def _close_tab(self, t_ms: int, name: str | None) -> bool:
         """Close a page unless it closes itself; return False if it is the only one, or was never opened.
@@ -200,9 +206,8 @@ class StepExecutor:
 
     def _was_problem_shown(self, scene: StepScene, problem: DivergenceKind) -> bool:
         """Return whether a person who ordered the action saw this problem, with this very element."""
-        return was_target_problem_shown(scene, problem, self.shown) and (
-            self._diverged_element is not None and self._name_element(scene) == self._diverged_element
-        )
+        shown = self._diverged_element if was_target_problem_shown(scene, problem, self.shown) else None
+        return shown is not None and shown == self._name_element(scene)
 
     def _name_element(self, scene: StepScene) -> str | None:
         """Return the name of the element of the last reading of the page; None without one."""

@@ -27,6 +27,8 @@ from recorder.replays.step_checks import StepCheck, StepScene
 MOST_DECISIONS = 20
 _NO_DECISION = ReplayError("timeout", NO_DECISION)
 _MANY_DECISIONS = ReplayError("timeout", f"A step was not done after {MOST_DECISIONS} decisions.")
+#: Types of steps that open an address by themselves.
+_OPENING_TYPES = frozenset(("navigate", "tab_open"))
 #: Types of the last event of a recorded run: they mark the outcome of its session.
 _LAST_EVENTS = {"completed": "success", "diverged": "error"}
 
@@ -113,7 +115,7 @@ class LiveRun:
         actor, plan = self.actor, self.actor.plan
         first = plan.steps[0]
         actor.name_page(find_acted_page_name(planned.read().event for planned in plan.prefix))
-        if first.type == "navigate":
+        if first.type in _OPENING_TYPES:
             return None
         actor.journal.begin(first.step)
         actor.begin(first)
@@ -135,7 +137,7 @@ class LiveRun:
         """Do the steps before the anchor, and return whether they led to it."""
         prefix = self.actor.plan.prefix
         self.actor.name_page(FIRST_PAGE)
-        if prefix[0].type != "navigate":
+        if prefix[0].type not in _OPENING_TYPES:
             self.actor.open(prefix[0].read().event)
         for planned in prefix:
             began = time.monotonic()

@@ -6,14 +6,16 @@ from typing import Any
 from recorder.live.action_messages import list_action_signals
 from recorder.replays.recorded_session import RecordedEvent
 
-#: Types of the steps that go to another page, or close one.
-TAB_STEPS = frozenset(("tab_switch", "tab_close"))
+#: Types of the steps that open a page by themselves, go to another one, or close one.
+TAB_STEPS = frozenset(("tab_open", "tab_switch", "tab_close"))
 FIRST_PAGE = "p1"
 
 
 def read_tab_name(event: RecordedEvent) -> str | None:
-    """Return the name of the page that a `tab_switch` or `tab_close` is about; None without one."""
-    return _read_page_name(event.get("data"))
+    """Return the name of the page that a step opens, goes to or closes; None without one."""
+    name = _read_page_name(event.get("data"))
+    # A `tab_open` happens in the page that it opens.
+    return _read_page_name(event.get("app")) if name is None and event["type"] == "tab_open" else name
 
 
 def list_popup_names(event: RecordedEvent) -> list[str | None]:
@@ -29,7 +31,9 @@ def find_acted_page_name(events: Iterable[RecordedEvent]) -> str | None:
     """
     names: list[str | None] = [FIRST_PAGE]
     for event in events:
-        if event["type"] in TAB_STEPS:
+        if event["type"] == "tab_open":
+            names.append(read_tab_name(event))
+        elif event["type"] in TAB_STEPS:
             name = read_tab_name(event)
             if name not in names or name is None:
                 return None

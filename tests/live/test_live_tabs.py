@@ -229,6 +229,20 @@ def replay(caller: Caller, *steps: dict[str, Any]) -> tuple[dict[str, Any], list
             ["/read", "/enter", "/buy"],
             id="two popups",
         ),
+        pytest.param(
+            [
+                event(100, "tab_open", url=HELP, app={"page": "p2"}),
+                click(200, "read", HELP),
+                go_to(300, "p1"),
+                click(400, "buy", URL),
+                close(500, "p2"),
+                event(600, "tab_open"),
+                event(700, "navigate", url=HELP),
+                click(800, "read", HELP),
+            ],
+            ["/read", "/buy", "/read"],
+            id="pages that no step announces",
+        ),
     ],
 )
 def test_steps_act_in_the_page_gone_to(
@@ -283,4 +297,6 @@ def test_the_first_page_of_a_part_has_the_name_that_it_has_in_the_whole() -> Non
     assert find_acted_page_name([opens, go_to(200, "p1")]) == "p1"
     assert find_acted_page_name([opens, go_to(200, "p1"), close(300, "p1")]) == "p3"
     assert find_acted_page_name([opens, go_to(200)]) is None
+    assert find_acted_page_name([event(100, "tab_open", app={"page": "p2"}), go_to(200, "p1")]) == "p1"
+    assert find_acted_page_name([event(100, "tab_open", data={"page": "p2"})]) == "p2"
     assert find_acted_page_name([click(100, "Help", URL, None)]) is None
