@@ -9,8 +9,8 @@ const MAX_BOXES = 100, MAX_SEARCHED = 200_000, MAX_FIELDS = 2_000, MAX_SECRETS =
 const HIDDEN_TEXT = "•••";
 const SKIPPED = new Set(["base", "embed", "link", "meta", "noscript", "object", "param", "script", "source",
   "style", "template", "track"]);
-// Never rendered, but read.
-const UNMARKED = new Set(["head", "html", "optgroup", "option", "title"]);
+// Never rendered, but read; an area is where its image shows it.
+const UNMARKED = new Set(["area", "head", "html", "optgroup", "option", "title"]);
 const ADDRESSES = new Set(["action", "cite", "formaction", "href", "poster", "src"]);
 const DROPPED = new Set(["integrity", "nonce", "ping", "srcdoc", "srcset", "value"]);
 const KEPT_UNDER_MASK = new Set(["class", "disabled", "for", "id", "name", "role", "type", "aria-disabled"]);

@@ -47,6 +47,7 @@ def make_action_message(
         "key": _name_action_key(given),
         "button": _BUTTONS.get(given.get("button") or 0, "left"),
         "modifiers": _name_action_modifiers(given),
+        "is_area": element is not None and element.tag == "area" and event["type"] in ("click", "dblclick"),
         "needs_point": element is not None and _needs_action_point(element),
         "point": _find_action_point(event),
         "delta": list(given.get("delta") or (0, 0)),
@@ -78,7 +79,7 @@ def _name_action_modifiers(given: Mapping[str, Any]) -> list[str]:
 def _needs_action_point(element: DomElement) -> bool:
     """Return whether a click on the element means something else at each of its points."""
     match element.tag:
-        case "canvas" | "area":
+        case "canvas":
             return True
         case "img":
             return element.read_attribute("usemap") is not None

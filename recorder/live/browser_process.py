@@ -34,6 +34,7 @@ from recorder.live.browser_memory_limit import MemoryWatch
 from recorder.live.browser_pages import BrowserPages
 from recorder.live.document_reader import DocumentReader, load_reader_script
 from recorder.live.playwright_actions import (
+    find_playwright_area,
     find_playwright_drag_start,
     perform_drag,
     perform_playwright_action,
@@ -194,7 +195,9 @@ class BrowserProcessSession:
         try:
             element = None if command["index"] is None else reader.find_element(command["index"])
             drop = None if command["drop"] is None else reader.find_element(command["drop"])
-            if element is not None:
+            if element is not None and command["is_area"]:
+                element, command["position"] = find_playwright_area(element)
+            elif element is not None:
                 element.scroll_into_view_if_needed(timeout=timeout)
                 if kind in ("click", "dblclick", "check", "uncheck"):
                     command["position"] = try_playwright_click(element, command)
@@ -203,8 +206,8 @@ class BrowserProcessSession:
                     element.hover(trial=True, timeout=timeout)
                 elif kind in ("fill", "select", "upload"):
                     element.wait_for_element_state("enabled", timeout=timeout)
-                if not reader.is_unchanged(command["version"]):
-                    return {"sent": False, "is_changed": True}
+            if element is not None and not reader.is_unchanged(command["version"]):
+                return {"sent": False, "is_changed": True}
             start = None if drop is None or element is None else find_playwright_drag_start(page, element)
         except PlaywrightError as error:
             return {"sent": False, "error": _shorten_browser_error(error)}

@@ -9,6 +9,41 @@ from playwright.sync_api import ElementHandle, Error, FilePayload, Page, Positio
 #: Libraries begin a drag after some pixels, and want to see a move on the element on which it ends.
 _DRAG_STEPS, _FIRST_PIXELS = 5, 6
 
+#: Finds the image of an area, and the place in it that is next to the middle of what is seen of the area.
+_FIND_AREA = """area => {
+  const root = area.getRootNode(), name = area.closest("map")?.name;
+  const image = [...root.querySelectorAll("img[usemap]")].find((shown) => shown.useMap === `#${name}`);
+  if (!name || !image) return null;
+  image.scrollIntoView({ block: "center", inline: "center", behavior: "instant" });
+  const box = image.getBoundingClientRect();
+  const step = Math.max(2, Math.ceil(Math.sqrt(box.width * box.height / 20000))), places = [];
+  for (let y = 1; y < box.height; y += step) {
+    for (let x = 1; x < box.width; x += step) {
+      if (root.elementFromPoint(box.left + x, box.top + y) === area) places.push([x, y]);
+    }
+  }
+  if (!places.length) return null;
+  const middle = [0, 1].map((axis) => places.reduce((sum, place) => sum + place[axis], 0) / places.length);
+  const distance = ([x, y]) => Math.hypot(x - middle[0], y - middle[1]);
+  const [x, y] = places.reduce((best, place) => (distance(place) < distance(best) ? place : best));
+  return { image, x: x - image.clientLeft, y: y - image.clientTop };
+}"""
+
+
+def find_playwright_area(area: ElementHandle) -> tuple[ElementHandle, Position]:
+    """Return the image of an area, scrolled into view, and a place in it at which a click is one on the area.
+
+    Raises:
+        playwright.sync_api.Error: if no image shows the area, or something covers it.
+    """
+    visible = area.evaluate_handle(_FIND_AREA)
+    if visible.evaluate("visible => visible === null"):
+        raise Error("the page does not show the area")
+    image = visible.get_property("image").as_element()
+    assert image is not None
+    x, y = visible.evaluate("visible => [visible.x, visible.y]")
+    return image, Position(x=x, y=y)
+
 
 def try_playwright_click(element: ElementHandle, command: Mapping[str, Any]) -> Position | None:
     """Check that the page would take a click; return the position in it, None for the middle.
@@ -36,6 +71,8 @@ def perform_playwright_action(page: Page, element: ElementHandle | None, command
                 button=command["button"],
                 modifiers=command["modifiers"],
                 position=command["position"],
+                # Playwright looks for the image itself at a place where its area is.
+                force=command["is_area"],
                 no_wait_after=True,
             )
         case "fill" if element is not None:

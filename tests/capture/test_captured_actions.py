@@ -107,6 +107,17 @@ def test_elements_in_shadow_roots_and_frames_are_targets(page: Any, client: Clie
     assert not any(str(selector).startswith("xpath/") for selector in inner["selectors"])
 
 
+def test_areas_of_an_image_are_targets(page: Any, client: Client) -> None:
+    html = """<img usemap=#rooms width=100 height=100 alt=Plan src="data:image/svg+xml,<svg xmlns='%s'/>">
+        <map name=rooms><area shape=rect coords="0,0,50,50" href="#hall" alt=Hall></map>"""
+    html %= "http://www.w3.org/2000/svg"
+    with recording_of(page, client, html) as recording:
+        page.locator("img").click(position={"x": 20, "y": 20}, force=True)
+    (event,) = (event for event in events_of(client, recording) if event["type"] == "click")
+    assert (event["target"]["tag"], event["target"]["name"]) == ("area", "Hall")
+    assert 'aria/Hall[role="link"]' in event["target"]["selectors"]
+
+
 def test_frames_show_what_was_typed_in_shadow_roots_and_frames(page: Any, client: Client) -> None:
     html = """<div id=host></div><iframe srcdoc="<input aria-label=Inner>"></iframe><button>Next</button>
         <script>host.attachShadow({mode: "open"}).innerHTML = "<input aria-label=Shade>"</script>"""
