@@ -5,12 +5,15 @@ from bisect import bisect_left
 from collections.abc import Collection
 from typing import Any
 
+from recorder.memory.steps.action_tokens import find_acted_role
 from recorder.replays.recorded_session import RecordedEvent, RecordedSession
 
 #: A tag of this name marks the event that it anchors.
 CONSEQUENTIAL_TAG = "consequential"
 _ACTING_TYPES = frozenset(("click", "dblclick", "press", "tool_call", "drag", "upload", "dialog"))
 _SUBMITTING_KEYS = frozenset(("Enter", "NumpadEnter"))
+_ACTIVATING_KEYS = _SUBMITTING_KEYS | {" ", "Space"}
+_ACTIVATED_ROLES = frozenset(("button", "link", "menuitem"))
 #: Methods of requests that change something on the server.
 CHANGING_METHODS = frozenset(("POST", "PUT", "PATCH", "DELETE"))
 _SINGLE_LINE_ROLES = frozenset(("textbox", "spinbutton", "combobox", "button"))
@@ -43,7 +46,12 @@ def is_consequential(event: RecordedEvent, tags: Collection[str] = ()) -> bool:
     attrs = target.get("attrs") or _NO_MEMBERS
     if event["type"] == "press":
         key = (event.get("input") or _NO_MEMBERS).get("key")
-        return key in _SUBMITTING_KEYS and target.get("role") in _SINGLE_LINE_ROLES
+        role = target.get("role") or find_acted_role((target.get("tag") or "").lower(), attrs)
+        if key in _SUBMITTING_KEYS and role in _SINGLE_LINE_ROLES:
+            return True
+        # On an element that a key activates, the press is a click.
+        if key not in _ACTIVATING_KEYS or role not in _ACTIVATED_ROLES:
+            return False
     if attrs.get("type") in ("submit", "image"):
         return True
     data = event.get("data") or _NO_MEMBERS
