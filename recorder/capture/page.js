@@ -196,9 +196,10 @@ class Snapshot {
     if (tag === "iframe" || tag === "frame") {
       const inner = documentIn(element);
       this.frames.push([element, inner]);
+      // A document that is just being loaded has no element yet.
+      if (inner) observe(inner);
       const root = inner && documentElement(inner);
       if (root) {
-        observe(inner);
         isEmpty = this.add(root, list, below, walk + 1, hides);
       }
     } else if (tag !== "svg" && tag !== "textarea") {
