@@ -366,3 +366,18 @@ def test_a_purge_waits_for_the_files_of_a_failed_export(on_either_engine: Runtim
     execute(runtime, "UPDATE exports SET files_left = false")
     finish_purges(runtime)
     assert open_purges(runtime) == [] and not indexed(runtime, folder.name)
+
+
+def test_the_sessions_added_stay_counted_after_the_parent_has_expired(on_either_engine: Runtime) -> None:
+    runtime = on_either_engine
+    ids = seal(runtime, [Recording() for _ in range(3)])
+    parent = export(runtime, destination={"kind": "signed_url"})
+    seal(runtime, [Recording()])
+    child = export(runtime, destination={"kind": "signed_url"})
+    assert manifest_of(child)["parent"]["sessions_added"] == 1
+    execute(runtime, f"UPDATE exports SET plan_key = NULL WHERE id = '{parent.name}'")
+    execute(runtime, f"DELETE FROM export_sessions WHERE export_id = '{parent.name}'")
+    hide_for_purge(runtime, ids[0])
+    finish_purges(runtime)
+    assert manifest_of(child)["revision"] == 2
+    assert manifest_of(child)["parent"]["sessions_added"] == 1

@@ -156,7 +156,10 @@ class _Rewriting:
         if parent_id is not None:
             with self._runtime.database.transaction(write=False) as db:
                 # Exports are rewritten from the newest to the oldest: the parent's rows are still there.
-                added = sum(not has_indexed_session(db, parent_id, session_id) for session_id in dropped)
+                # Once its files were deleted after their 30 days, its sessions are not known any more.
+                parent = db.get(ExportRow, parent_id)
+                if parent is not None and parent.plan_key is not None:
+                    added = sum(not has_indexed_session(db, parent_id, session_id) for session_id in dropped)
         causes = list(dropped.values())
         expired = causes.count("retention") + causes.count("test_expiry")
         erased = causes.count("erasure")
