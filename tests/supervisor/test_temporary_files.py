@@ -47,9 +47,9 @@ def test_a_command_that_ends_during_a_start_is_no_obstacle(
     glob = Path.glob
 
     def list_and_end(folder: Path, pattern: str) -> list[Path]:
-        found = list(glob(folder, pattern))
+        paths = list(glob(folder, pattern))
         (commands / "page.html").unlink(missing_ok=True)
-        return found
+        return paths
 
     monkeypatch.setattr(Path, "glob", list_and_end)
     empty_temporary_folders(tmp_path)
