@@ -62,7 +62,8 @@ def make_recorder_resource() -> dg.ResourceDefinition:
 
 
 def _open_resource_runtime(data_dir: str | None) -> Runtime:
-    return Runtime.open(Settings.from_env(data_dir=Path(data_dir) if data_dir else None))
+    settings = Settings.from_env(data_dir=Path(data_dir) if data_dir else None, create=False)
+    return Runtime.open(settings, create=False)
 
 
 def close_shared_runtimes() -> None:

@@ -26,7 +26,7 @@ class Runtime:
 
         Args:
             settings: the deployment.
-            create: create the schema in an empty database.
+            create: create the schema in an empty database, and mark new stores.
 
         Raises:
             NoDeployment: if the database is empty and `create` is False.
@@ -43,7 +43,7 @@ class Runtime:
         try:
             check_deployment_record(settings, database)
             check_deployment_secret(settings, database, store=create)
-            check_store_regions(settings, blobs, lake)
+            check_store_regions(settings, blobs, lake, marks_new=create)
         except BaseException:
             database.close()
             raise

@@ -45,7 +45,7 @@ from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import OtherSecret, check_deployment_record, check_deployment_secret
 from recorder.storage.lake import Lake
-from recorder.storage.store_regions import check_store_regions
+from recorder.storage.store_regions import StoreAway, check_store_regions, require_store_marks
 from recorder.supervisor.run_records import SERVICE, read_run_record
 from recorder.webhooks.subscriptions import WebhookSecretBox
 
@@ -168,7 +168,11 @@ def _examine_database(
     )
     try:
         check_deployment_record(settings, database)
-        check_store_regions(settings, blobs, lake)
+        check_store_regions(settings, blobs, lake, marks_new=False)
+        require_store_marks(settings)
+    except StoreAway as error:
+        message, _, fix = f"{error}".partition(". ")
+        yield Finding("stores", "error", f"{message}.", fix)
     except RecorderError as error:
         yield Finding("region", "error", str(error), "Start with the settings of this deployment.")
     else:

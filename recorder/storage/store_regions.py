@@ -1,8 +1,8 @@
 """Addresses and regions of the stores, checked at each start. Spec §1.
 
-The first start marks frames, archived frames, hosted exports and lake with the deployment's region. A process
-with settings that point at stores of another region does not start. For Amazon's buckets the location is
-checked too.
+The first start of the API marks frames, archived frames, hosted exports and lake with the deployment's
+region. A process with settings that point at stores of another region does not start. For Amazon's buckets
+the location is checked too.
 """
 
 import logging
@@ -90,8 +90,15 @@ def _lacks_bucket(url: str) -> bool:
     return bool(separator) and protocol != "memory" and not path.partition("/")[0].strip()
 
 
-def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:
-    """Check that every store belongs to the deployment's region, and mark new stores.
+def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake, *, marks_new: bool) -> None:
+    """Check that every store belongs to the deployment's region.
+
+    Args:
+        settings: the deployment.
+        blobs: its frames.
+        lake: its lake.
+        marks_new: mark stores that have no mark. Runs and commands do not: a volume that is not mounted must
+            not become a new store.
 
     Raises:
         WrongRegion: if a store belongs to another region.
@@ -106,10 +113,11 @@ def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake) -> None:
     for what, store in stores.items():
         with _skip_unavailable_store(what):
             _check_location(what, url=store.url, region=region)
-            _check_store_region(what, store, region)
+            _check_store_region(what, store, region, marks_new=marks_new)
     with _skip_unavailable_store("The lake"):
         _check_location("The lake", url=lake.url, region=region)
-        check_deployment_region(mark_lake(lake.url, region), what="The lake", region=region)
+        stored = mark_lake(lake.url, region) if marks_new else _read_lake_mark(lake.url, region)
+        check_deployment_region(stored or region, what="The lake", region=region)
 
 
 def mark_lake(url: str, region: str) -> str:
@@ -162,12 +170,18 @@ def _require_object_mark(variable: str, url: str) -> None:
 
 def _require_lake_mark(settings: Settings) -> None:
     try:
-        with convert_lake_table_errors():
-            table = _make_lake_mark(settings.lake_url, settings.region).open()
+        stored = _read_lake_mark(settings.lake_url, settings.region)
     except Exception as error:  # of the library, of its store, or a panic
         raise StoreAway("RECORDER_LAKE_URL") from error
-    if table is None:
+    if stored is None:
         raise StoreAway("RECORDER_LAKE_URL")
+
+
+def _read_lake_mark(url: str, region: str) -> str | None:
+    """Return the region of a lake's mark; None if it has none."""
+    with convert_lake_table_errors():
+        table = _make_lake_mark(url, region).open()
+        return None if table is None else table.metadata().description or region
 
 
 def _make_lake_mark(url: str, region: str) -> LakeTable:
@@ -187,11 +201,12 @@ def _skip_unavailable_store(what: str) -> Iterator[None]:
         log.warning("%s does not answer (%s); its region was not checked", what, type(error).__name__)
 
 
-def _check_store_region(what: str, store: Blobs, region: str) -> None:
+def _check_store_region(what: str, store: Blobs, region: str, *, marks_new: bool) -> None:
     try:
         stored = orjson.loads(store.get(STORE_MARK))["region"]
     except KeyError:
-        store.put(STORE_MARK, orjson.dumps({"region": region}))
+        if marks_new:
+            store.put(STORE_MARK, orjson.dumps({"region": region}))
         return
     check_deployment_region(stored, what=what, region=region)
 

@@ -7,14 +7,14 @@ import pytest
 
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from tests.support.dagster_deployment import deployment
-from tests.support.databases import create_file
+from tests.support.sealed_sessions import make_runtime
 
 __all__ = ["deployment", "recorder"]
 
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[RecorderResource]:
-    """The resource on an empty folder."""
-    create_file(tmp_path / "data")
+    """The resource on a new deployment."""
+    make_runtime(tmp_path / "data").close()
     yield RecorderResource(data_dir=str(tmp_path / "data"))
     close_shared_runtimes()

@@ -6,6 +6,7 @@ import dagster as dg
 import pytest
 
 from pipelines.definitions import defs
+from tests.support.sealed_sessions import make_runtime
 
 NAMES = {
     "assets": {
@@ -101,5 +102,6 @@ def test_launch_forms_show_nothing_of_the_deployment(monkeypatch: pytest.MonkeyP
     for name in defs.get_repository_def().job_names:
         members = defs.get_repository_def().get_job(name).run_config_schema.config_type.fields["resources"]
         assert members.default_value["recorder"] == {}, name
+    make_runtime(tmp_path).close()
     monkeypatch.setenv("RECORDER_DATA_DIR", str(tmp_path))
     assert defs.resolve_job_def("remove_expired").execute_in_process().success

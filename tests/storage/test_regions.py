@@ -17,7 +17,7 @@ from recorder.runtime import Runtime
 from recorder.setting_parsers import UnknownRegion
 from recorder.settings import Settings
 from recorder.storage.deployment import WrongRegion
-from recorder.storage.store_regions import StoreUnusable
+from recorder.storage.store_regions import StoreAway, StoreUnusable, require_store_marks
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START, make_settings
 
@@ -107,6 +107,22 @@ def test_a_new_store_of_an_old_deployment_is_marked(tmp_path: Path) -> None:
     theirs = make_settings(tmp_path / "theirs", region="eu", blob_url=str(tmp_path / "moved"))
     with pytest.raises(WrongRegion):
         open_and_close(theirs)
+
+
+def test_a_run_or_command_marks_no_store(tmp_path: Path) -> None:
+    """A volume that is not mounted would become a new store, from which a purge removes nothing."""
+    settings = make_settings(tmp_path)
+    open_and_close(settings)
+    folders = [Path(getattr(settings, f"{name}_url")) for name in ("blob", "export", "cold", "lake")]
+    for folder in folders:
+        folder.rename(tmp_path / f"{folder.name}-mounted")
+        folder.mkdir()
+    Runtime.open(settings, create=False).close()
+    with pytest.raises(StoreAway, match="RECORDER_BLOB_URL"):
+        require_store_marks(settings)
+    assert not any(path for folder in folders for path in folder.iterdir())
+    open_and_close(settings)
+    require_store_marks(settings)
 
 
 @pytest.mark.parametrize("region", ["", "mars", "US", "eu-west-1"])

@@ -25,8 +25,7 @@ from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportCreate
 from recorder.runtime import Runtime
 from recorder.tenant import Tenant
-from tests.support.databases import create_file
-from tests.support.sealed_sessions import Recording, seal
+from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 BODY = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 
@@ -115,7 +114,7 @@ def another_workspace(deployment: Deployment, name: str) -> Deployment:
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
     """Yield a deployment whose workspace has sealed sessions of two workflows."""
-    create_file(tmp_path)
+    make_runtime(tmp_path).close()
     # No run writes small exports here: each gets a run of its own at once.
     recorder = RecorderResource(data_dir=str(tmp_path), small_export_patience_s=-1)
     runtime = recorder.runtime
