@@ -121,9 +121,11 @@ def purged_sessions(
                 left=left_texts,
             ),
         )
-    if removals.purges is None:
+    if removals.purges is None and removals.away is None:
         context.log.info("Another run works on the purges.")
     metadata = {"erasures": removals.erasures, **_describe_purges(removals.purges or DueStepReport())}
+    if removals.away is not None:
+        raise dg.Failure(f"The purges wait. {removals.away}", metadata) from removals.away
     if removals.error is not None:
         # A failed run is followed by longer and longer pauses.
         raise dg.Failure("An erasure failed and is tried again; see the log.", metadata) from removals.error

@@ -88,7 +88,7 @@ def run_retention_command(
         lake = maintain_lake(runtime, owner, workspace_id=workspace_id)
     purged = 0 if removals.purges is None else removals.purges.sessions
     _print_retention_report(report, purged, lake, as_json=as_json)
-    if removals.purges is None:
+    if removals.purges is None and removals.away is None:
         typer.echo("Another run works on the purges.", err=True)
     if rewrites is None:
         typer.echo("Another run rewrites the tables.", err=True)
@@ -110,6 +110,8 @@ def run_retention_command(
 def _list_removal_failures(report: "RetentionReport", removals: "Removals") -> list[str]:
     """Return a sentence for each piece of work that the next run has to try again."""
     sentences = [str(failure) for failure in report.failures]
+    if removals.away is not None:
+        sentences.append(f"The purges are left to the next run: {removals.away}")
     if removals.error is not None:
         sentences.append(f"An erasure is left to the next run: {removals.error!r}")
     if removals.purges is not None and removals.purges.failed_steps:

@@ -20,17 +20,20 @@ from recorder.governance.table_rewrites import rewrite_small_file
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import AuditRow
 from recorder.runtime import Runtime
+from recorder.storage.store_regions import StoreAway
 
 
 @dataclass(frozen=True)
 class Removals:
     """Purges and erasures that ended, and whether an erasure failed."""
 
-    #: None if another run works on the purges.
+    #: None if another run works on the purges, or a store is away.
     purges: DueStepReport | None
     erasures: int
     #: The first error of an erasure; the next run tries it again.
     error: Exception | None
+    #: Why no purge was worked on, or not all were: a store is away.
+    away: StoreAway | None
 
 
 def run_removals(
@@ -57,25 +60,28 @@ def run_removals(
 
     Raises:
         LeaseLost: if another run took over.
-        StoreAway: if a step of a purge is due and a store is away.
     """
     correct_due_times(runtime.database)
     with open_erasure_run(runtime, owner, remove_texts=remove_texts) as erasures:
         if erasures is not None:
             erasures.end_erasures()
-        purges = run_purges(
-            runtime,
-            owner,
-            patience_s=patience_s,
-            longest_s=longest_s,
-            is_stopping=is_stopping,
-            work_between=lambda: erasures is not None and erasures.search_next_range(),
-        )
+        purges, away = None, None
+        try:
+            purges = run_purges(
+                runtime,
+                owner,
+                patience_s=patience_s,
+                longest_s=longest_s,
+                is_stopping=is_stopping,
+                work_between=lambda: erasures is not None and erasures.search_next_range(),
+            )
+        except StoreAway as error:
+            away = error
         if erasures is not None:
             erasures.end_erasures()
     ended, errors = (0, []) if erasures is None else (erasures.ended, [*erasures.errors.values()])
     ended += rewrite_small_file(runtime, owner)
-    return Removals(purges, ended, errors[0] if errors else None)
+    return Removals(purges, ended, errors[0] if errors else None, away)
 
 
 def read_last_removal(db: DbSession, *, since: datetime) -> datetime | None:

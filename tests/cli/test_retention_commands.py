@@ -138,6 +138,7 @@ def test_a_run_that_cannot_archive_says_so_and_ends_with_1(
         done = run(runtime, "retention", "run", "--json")
     assert done.exit_code == 1
     assert f"The frames to archive of workspace {acme} are left to the next run: " in done.stderr
+    assert "The purges are left to the next run: The store that RECORDER_COLD_URL names " in done.stderr
     failures = json.loads(done.stdout)["failures"]
     assert [each["workspace_id"] for each in failures if each["subject"] == "frames to archive"] == [acme]
     assert purge_row(runtime, expired).cause == "retention"
