@@ -29,9 +29,8 @@ from recorder.sealing.batches import ClaimedBatch
 from recorder.sealing.breaker import MAX_SESSION_FAILURES
 from recorder.sealing.lane_scheduling import LaneScheduler, LaneWork
 from recorder.sealing.set_aside import lock_session_for_set_aside, requeue_set_aside_session
-from recorder.storage.blobs import Blobs
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind, LakePartition
-from recorder.storage.store_regions import STORE_MARK
+from recorder.storage.store_regions import require_sealing_store_marks
 
 if TYPE_CHECKING:
     from recorder.sealing.lake_rows import SessionWithLakeRows
@@ -138,17 +137,13 @@ def set_aside(db: DbSession, session_id: str, code: SealErrorCode, message: str)
 
 
 def require_stores_after_failure(runtime: Runtime) -> None:
-    """Check that frames and lake can be read and written now.
-
-    The mark that the first start stored with the frames must exist: otherwise a folder that was moved
-    elsewhere would count as a store without objects. The archive has a mark of its own, so the store is
-    read without the archive.
+    """Check that frames and lake can be read and written now, and are those of the first start.
 
     Raises:
-        Unavailable: if a store does not answer.
+        Unavailable: if a store does not answer, or lacks its mark.
     """
+    require_sealing_store_marks(runtime.settings)
     try:
-        Blobs(runtime.blobs.url).get(STORE_MARK)
         runtime.blobs.ping()
     except Unavailable:
         raise

@@ -41,6 +41,7 @@ from recorder.sealing.portions import PortionLimits
 from recorder.sealing.preparation import BatchPreparation, PausedPreparations
 from recorder.storage.lake_tables import LakeAhead
 from recorder.storage.leases import LeaseLost
+from recorder.storage.store_regions import require_sealing_store_marks
 from recorder.tenant import GraphScope, Tenant
 
 log = logging.getLogger("recorder.sealing")
@@ -102,6 +103,7 @@ class Sealer:
         self._indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
         self._paused = PausedPreparations()
         self._touched: set[Tenant] = set()
+        self._has_checked_stores = False
         #: Seconds that the last `seal_batch` searched for a lane; 0 if it worked on one or raised.
         self.search_s = 0.0
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="lake")
@@ -144,6 +146,9 @@ class Sealer:
                 return None
             has_worked = True
             try:
+                if not self._has_checked_stores:
+                    require_sealing_store_marks(self._runtime.settings)
+                    self._has_checked_stores = True
                 sealed = self._seal_lane_batch(work)
             except LeaseLost:
                 self._scheduler.current = None

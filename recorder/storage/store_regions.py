@@ -155,9 +155,19 @@ def require_store_marks(settings: Settings) -> None:
     Raises:
         StoreAway: if one does not: what it holds would not be found, and would be back with it.
     """
-    _require_object_mark("RECORDER_BLOB_URL", settings.blob_url)
+    require_sealing_store_marks(settings)
     _require_object_mark("RECORDER_COLD_URL", settings.cold_url)
     _require_object_mark("RECORDER_EXPORT_URL", settings.export_url)
+
+
+def require_sealing_store_marks(settings: Settings) -> None:
+    """Check that frames and lake answer and hold the marks of the first start, before sessions are sealed.
+
+    Raises:
+        StoreAway: if one does not: frames would seem to be missing, and sealed rows would be hidden once the
+            volume of the lake is mounted again.
+    """
+    _require_object_mark("RECORDER_BLOB_URL", settings.blob_url)
     _require_lake_mark(settings)
 
 

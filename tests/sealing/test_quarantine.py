@@ -238,19 +238,25 @@ def test_a_session_that_kills_its_run_is_set_aside_alone(
     assert_sealed_exactly_once(runtime, ids[:3])
 
 
-def test_nothing_is_counted_while_the_store_of_frames_is_away(runtime: Runtime, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_sealed_before", [False, True])
+@pytest.mark.parametrize("store", ["blob_url", "lake_url"])
+def test_nothing_is_sealed_or_counted_while_the_folder_of_a_store_is_not_mounted(
+    runtime: Runtime, store: str, is_sealed_before: bool
+) -> None:
     ids = record(runtime, 3)
-    folder = Path(runtime.settings.blob_url)
+    if is_sealed_before:
+        seal_all(runtime)
+        ids += record(runtime, 3)
+    folder = Path(getattr(runtime.settings, store))
     folder.rename(folder.with_name("away"))
+    folder.mkdir()
     with open_sealer(runtime, "run", times=NO_WAIT) as sealer:
         assert sealer is not None
         for _ in range(10):
-            with pytest.raises(Unavailable):
+            with pytest.raises(Unavailable, match=f"RECORDER_{store.upper()}"):
                 sealer.seal_batch()
-        if folder.exists():  # a write may have made it anew
-            import shutil
-
-            shutil.rmtree(folder)
+            assert not sealer.has_stores()
+        folder.rmdir()  # nothing was written to it
         folder.with_name("away").rename(folder)
         seal_waiting(sealer)
     assert set_aside_codes(runtime) == {}
