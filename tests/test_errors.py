@@ -44,6 +44,7 @@ INTERNAL = {
     "slots_differ",
     "secret_differs",
     "secret_missing",
+    "archive_not_apart",
     "items_failed",
     "lanes_open",
     "audit_does_not_fit",

@@ -1,17 +1,17 @@
 """Rows of a dataset's files one by one, from any row on."""
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from recorder.datasets import jsonl, parquet, webdataset
 from recorder.datasets.errors import DatasetUnreadable, FileDamaged
 from recorder.datasets.manifest import Shard
-from recorder.datasets.row_values import EVENTS_AT_ONCE, SPLIT
+from recorder.datasets.row_values import EVENTS_AT_ONCE, SPLIT, convert_row_read_errors
 from recorder.datasets.sources import DatasetSource
 from recorder.datasets.tables import TABLE_FORMATS
 from recorder.hashing import compute_sha256
@@ -37,34 +37,51 @@ def read_dataset_file_rows(
     Raises:
         FileDamaged: if the file is broken.
     """
-    try:
-        match path.suffix:
-            case ".tar":
-                rows: Iterable[DatasetRow] = webdataset.read_webdataset_rows(path, start=start, split=split)
-            case ".jsonl":
-                rows = jsonl.read_jsonl_rows(path, start=start, split=split)
-            case suffix:
-                module: Any = TABLE_FORMATS[suffix.removeprefix(".")]
-                batches = module.read_batches(
-                    path,
-                    _add_split_column_to_read(columns, split),
-                    rows_at_once=_ROWS_AT_ONCE[kind],
-                    start=start,
-                    split=split,
-                    is_training=True,
-                )
-                yield from _convert_batches_to_rows(batches, columns)
-                return
-        yield from rows if columns is None else ({name: row[name] for name in columns} for row in rows)
-    except (DatasetUnreadable, pa.ArrowInvalid, orjson.JSONDecodeError) as error:
-        raise FileDamaged(path.name) from error
+    with _convert_errors_of_damaged_file(path):
+        yield from _read_file_rows(path, kind, start=start, columns=columns, split=split)
+
+
+def _read_file_rows(
+    path: Path, kind: str, *, start: int, columns: list[str] | None, split: str | None
+) -> Iterator[DatasetRow]:
+    match path.suffix:
+        case ".tar":
+            rows: Iterable[DatasetRow] = webdataset.read_webdataset_rows(path, start=start, split=split)
+        case ".jsonl":
+            rows = jsonl.read_jsonl_rows(path, start=start, split=split)
+        case suffix:
+            module: Any = TABLE_FORMATS[suffix.removeprefix(".")]
+            batches = module.read_batches(
+                path,
+                _add_split_column_to_read(columns, split),
+                rows_at_once=_ROWS_AT_ONCE[kind],
+                start=start,
+                split=split,
+                is_training=True,
+            )
+            yield from _convert_batches_to_rows(batches, columns)
+            return
+    yield from rows if columns is None else ({name: row[name] for name in columns} for row in rows)
 
 
 def _count_dataset_file_rows(path: Path, kind: str, split: str) -> int:
     if path.suffix != ".parquet":
         return sum(1 for _ in read_dataset_file_rows(path, kind, columns=[SPLIT], split=split))
-    batches = parquet.read_batches(path, [SPLIT], rows_at_once=EVENTS_AT_ONCE, split=split)
-    return sum(batch.num_rows for batch in batches)
+    with _convert_errors_of_damaged_file(path):
+        batches = parquet.read_batches(path, [SPLIT], rows_at_once=EVENTS_AT_ONCE, split=split)
+        return sum(batch.num_rows for batch in batches)
+
+
+@contextmanager
+def _convert_errors_of_damaged_file(path: Path) -> Iterator[None]:
+    """Raise every error of a library about the bytes of a file as `FileDamaged`; errors of the disk stay."""
+    try:
+        with convert_row_read_errors():
+            yield
+    except DatasetUnreadable as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno is not None:
+            raise error.__cause__ from None
+        raise FileDamaged(path.name) from error
 
 
 def _convert_batches_to_rows(

@@ -150,7 +150,8 @@ def test_an_export_that_run_after_run_does_not_bring_on_fails_in_the_end(runtime
 
 @pytest.mark.usefixtures("many_buckets")
 def test_runs_that_bring_it_on_are_not_counted_against_an_export(runtime: Runtime) -> None:
-    seal(runtime, [Recording() for _ in range(40)])
+    # So many that each of the export's files gets some, but for one case in thousands.
+    seal(runtime, [Recording() for _ in range(100)])
     row = ask(runtime)
     for _ in range(MAX_ATTEMPTS + 2):
         with pytest.raises(Stopped):

@@ -158,6 +158,27 @@ def test_arrow_buffers_are_not_taken_at_their_word(exports: dict[str, Path], tmp
         next(read_dataset_file_rows(path, "events"))
 
 
+@pytest.mark.parametrize("format", ["parquet", "arrow", "jsonl"])
+def test_every_damaged_byte_of_a_file_is_harmless_or_named(
+    exports: dict[str, Path], tmp_path: Path, format: str
+) -> None:
+    path = Path(shutil.copy(next(exports[format].rglob("events-*")), tmp_path))
+    data, damaged, count = path.read_bytes(), 0, 200
+    for at in range(0, len(data), max(1, len(data) // count)):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        try:
+            list(read_dataset_file_rows(path, "events"))
+        except FileDamaged:
+            damaged += 1
+    assert damaged > count / 4
+
+
+@pytest.mark.parametrize("format", ["parquet", "arrow"])
+def test_a_file_that_is_gone_is_not_damaged(tmp_path: Path, format: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(read_dataset_file_rows(tmp_path / f"events-0.{format}", "events"))
+
+
 def test_a_member_of_an_archive_is_as_long_as_it_lies_there(tmp_path: Path) -> None:
     path = tmp_path / "samples.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
