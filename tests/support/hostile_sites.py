@@ -241,7 +241,8 @@ def visit(browser: Browser, url: str) -> dict[str, Any]:
     if index is not None:
         sent = browser.call(
             "perform", index=index, drop=None, type="click", value=None, key=None, delta=None, button="left",
-            modifiers=[], needs_point=False, point=None, dialogs=[], version=None, timeout_ms=2_000,
+            modifiers=[], is_area=False, needs_point=False, point=None, dialogs=[], version=None,
+            timeout_ms=2_000,
         )  # fmt: skip
         assert sent == {"sent": True}
     browser.call("pause", ms=_SETTLE_MS)
