@@ -162,12 +162,11 @@ class Sealer:
 
     def has_stores(self) -> bool:
         """Return whether database, frames and lake answer now."""
-        try:
+        with suppress(Unavailable):
             self._runtime.database.ping()
             failures.require_stores_after_failure(self._runtime)
-        except Unavailable:
-            return False
-        return True
+            return True
+        return False
 
     def maintain(self) -> CleanupCounts:
         """Sweep hot rows, delete old keys, and compact the tables that this run wrote to."""
@@ -315,10 +314,9 @@ class Sealer:
         # The batch is sealed by now; the nightly rebuild repeats a rebuild that fails here.
         began = time.monotonic()
         try:
-            rebuild_graph(self._runtime.database, scope, "anchored")
-            self._indexer.record_rebuild(scope, time.monotonic() - began)
-        except RecorderError:
-            pass
+            with suppress(RecorderError):
+                rebuild_graph(self._runtime.database, scope, "anchored")
+                self._indexer.record_rebuild(scope, time.monotonic() - began)
         except Exception:
             log.exception("the graph of %s could not be rebuilt", scope.workflow)
 
