@@ -2,6 +2,7 @@
 
 import time
 from functools import reduce
+from random import Random
 
 import pytest
 
@@ -31,14 +32,30 @@ def test_a_word_stays_in_addresses_alone() -> None:
     assert hide_digested_secrets("Use admin?", digests) == "Use •••?"
 
 
-def test_long_texts_take_little_time() -> None:
-    digests = [make_digest(f"{number:0500}") for number in range(1_000)]
+@pytest.mark.parametrize("character", ["0", "a"])
+def test_long_addresses_with_many_values_take_little_time(character: str) -> None:
+    digests = [make_digest(character * length) for length in range(4, 1_004)]
     began = time.process_time()
-    assert hide_digested_secrets("0" * 2_000, digests) == "•••" * 4
+    hidden = hide_digested_secrets(character * 8_000, digests, in_address=True)
+    assert hidden == ("a" * 8_000 if character == "a" else "•••" * 8)
     assert time.process_time() - began < 5
 
 
-@pytest.mark.parametrize("values", [None, [[0, 1, 2]], [[4, 1]], [["x", 1, 2]], [[10_000, 1, 2]], [3]])
+def test_random_texts_are_hidden_as_by_a_search_for_the_values() -> None:
+    random = Random(1)
+    for _ in range(300):
+        text = "".join(random.choices("ab1", k=40))
+        values = {"".join(random.choices("ab1", k=random.randint(1, 5))) for _ in range(3)}
+        expected = text
+        for value in sorted(values, key=make_digest, reverse=True):
+            expected = expected.replace(value, "•" * 3)
+        assert hide_digested_secrets(text, [make_digest(value) for value in values]) == expected
+
+
+@pytest.mark.parametrize(
+    "values",
+    [None, [[0, 1, 2]], [[4, 1]], [["x", 1, 2]], [[10_000, 1, 2]], [[4, -1, 2]], [[4, 1, 2**32]], [3]],
+)
 def test_other_messages_are_refused(values: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         parse_secret_digests(values)
