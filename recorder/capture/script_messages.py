@@ -92,11 +92,10 @@ def parse_script_message(
             return PageScriptSettled()
         case "problem":
             return PageScriptProblem(str(message.get("where"))[:_KEY_CHARACTERS])
-        case "event" | "secrets":
+        case "event" | "secrets" as kind:
+            parse = _parse_script_secrets if kind == "secrets" else _parse_script_action
             try:
-                return (
-                    _parse_script_secrets(message) if "digests" in message else _parse_script_action(message)
-                )
+                return parse(message)
             except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
                 raise PageUnreadable("The page sent a message with other members.") from error
     raise PageUnreadable("The page sent a message of an unknown kind.")
