@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 # Tests start hundreds of processes; each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo up test test-postgresql test-browser system check format faults fuzz mutation bench soak notebooks requirements
+.PHONY: help install demo up test test-api test-postgresql test-browser test-faults system check format faults fuzz mutation bench soak notebooks requirements
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' \
@@ -24,28 +24,38 @@ demo: $(INSTALLED) ## do all steps once; DATA=folder takes real recordings
 up: $(INSTALLED) ## serve until Ctrl-C; DATA=folder, default ./recorder-data
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
-# Tests that start whole deployments, and tests that drive Chromium, have targets of their own: they take long.
-SYSTEM := tests/faults tests/end_to_end tests/fuzz
+# Tests of the HTTP interface, of whole deployments and of Chromium have targets of their own: each stays below ten minutes.
+INTERFACE := tests/api tests/spec
 BROWSER := tests/live tests/capture
+DEPLOYMENTS := tests/end_to_end tests/fuzz
+FAULTS := tests/faults
+OTHERS := $(INTERFACE) $(BROWSER) $(DEPLOYMENTS) $(FAULTS)
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # More processes than processors run already: threads of theirs would only take turns, for an eighth of the time.
-test test-postgresql test-browser: export POLARS_MAX_THREADS := 1
-test test-postgresql test-browser: export TOKIO_WORKER_THREADS := 1
-test test-postgresql test-browser: export OPENBLAS_NUM_THREADS := 1
-test test-postgresql test-browser: export OMP_NUM_THREADS := 1
+IN_PROCESS := test test-api test-postgresql test-browser
+$(IN_PROCESS): export POLARS_MAX_THREADS := 1
+$(IN_PROCESS): export TOKIO_WORKER_THREADS := 1
+$(IN_PROCESS): export OPENBLAS_NUM_THREADS := 1
+$(IN_PROCESS): export OMP_NUM_THREADS := 1
 
-test: $(INSTALLED) ## run the tests, on SQLite; ARGS="-k sealing" goes to pytest
-	$(PYTEST) $(SYSTEM:%=--ignore=%) $(BROWSER:%=--ignore=%) --engine sqlite $(ARGS)
+test: $(INSTALLED) ## run the tests, on SQLite; TESTS=tests/sealing runs some
+	$(PYTEST) $(or $(TESTS),$(OTHERS:%=--ignore=%)) --engine sqlite $(ARGS)
+
+test-api: $(INSTALLED) ## run the tests of the HTTP interface and of the spec
+	$(PYTEST) $(or $(TESTS),$(INTERFACE)) --engine sqlite $(ARGS)
 
 test-postgresql: $(INSTALLED) ## run the tests that need a database on PostgreSQL
-	$(PYTEST) $(SYSTEM:%=--ignore=%) --engine postgresql $(ARGS)
+	$(PYTEST) $(or $(TESTS),$(DEPLOYMENTS:%=--ignore=%) $(FAULTS:%=--ignore=%)) --engine postgresql $(ARGS)
 
 test-browser: $(INSTALLED) ## run the tests of capture and live replays, which drive Chromium
-	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(BROWSER) --engine sqlite $(ARGS)
+	RECORDER_FAULT_VARIANTS=3 $(PYTEST) $(or $(TESTS),$(BROWSER)) --engine sqlite $(ARGS)
 
-system: $(INSTALLED) ## test whole deployments: examples, notebooks, kills
-	$(PYTEST) $(SYSTEM) $(ARGS)
+test-faults: $(INSTALLED) ## kill processes, stop stores: a part of `make faults`
+	$(PYTEST) $(or $(TESTS),$(FAULTS)) $(ARGS)
+
+system: $(INSTALLED) ## test whole deployments: examples, notebooks, random requests
+	$(PYTEST) $(or $(TESTS),$(DEPLOYMENTS)) $(ARGS)
 
 check: $(INSTALLED) ## check format, lint, import rules and types
 	$(BIN)/ruff format --check .

@@ -1,7 +1,7 @@
 """kill -9 of the API during ingest: what it acknowledged is there, once. Contract §1, decision 0002.
 
-`make faults` kills 300 times and records a million events on each engine; `make system` does a little of it.
-The moments of the kills follow a seed, which a failure names.
+`make faults` kills 300 times and records a million events on each engine; `make test-faults` does a little of
+it. The moments of the kills follow a seed, which a failure names.
 """
 
 import os

@@ -1,7 +1,7 @@
 """kill -9 of the API between work and reply: a create under its key is there once, or not. Contract §1.
 
-`make faults` kills 300 times during 10,000 requests on each engine; `make system` does a little of it. The
-moments of the kills follow a seed, which a failure names.
+`make faults` kills 300 times during 10,000 requests on each engine; `make test-faults` does a little of it.
+The moments of the kills follow a seed, which a failure names.
 """
 
 import os

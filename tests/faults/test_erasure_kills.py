@@ -1,7 +1,8 @@
 """kill -9 of an erasure at any moment: the next run ends it, and all that others have is as it was.
 
-`RECORDER_FAULT_PURGE_KILLS` gives the number of kills on each engine; `make system` does a few. The moments
-follow `RECORDER_FAULT_SEED`, which a failure names. Each round erases a person for each kind of session.
+`RECORDER_FAULT_PURGE_KILLS` gives the number of kills on each engine; `make test-faults` does a few. The
+moments follow `RECORDER_FAULT_SEED`, which a failure names. Each round erases a person for each kind of
+session.
 """
 
 import os

@@ -1,6 +1,6 @@
 """kill -9 of an export's run at any moment: the next one ends it, and the dataset is as if nothing had been.
 
-`RECORDER_FAULT_EXPORT_KILLS` says how often it is killed on each engine; `make system` does a few. The
+`RECORDER_FAULT_EXPORT_KILLS` says how often it is killed on each engine; `make test-faults` does a few. The
 moments follow `RECORDER_FAULT_SEED`, which a failure names.
 """
 

@@ -1,6 +1,6 @@
 """kill -9 of Dagster's runs in mid-export: the next run continues each export and completes it.
 
-A real daemon reads the queue and starts the runs. `make system` kills one of them;
+A real daemon reads the queue and starts the runs. `make test-faults` kills one of them;
 `RECORDER_FAULT_EXPORT_RUN_KILLS=10` gives the figure. The moments of the kills follow a seed, which a failure
 names.
 """

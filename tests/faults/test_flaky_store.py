@@ -1,6 +1,6 @@
 """Uploads while the store fails: no row without its object, and no object without a row after the sweep.
 
-`RECORDER_FAULT_UPLOADS` gives the number of uploads; `make system` does a few. The faults follow
+`RECORDER_FAULT_UPLOADS` gives the number of uploads; `make test-faults` does a few. The faults follow
 `RECORDER_FAULT_SEED`, which a failure names.
 """
 

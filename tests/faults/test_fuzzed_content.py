@@ -1,7 +1,8 @@
 """Damaged pictures and DOM snapshots: none raises, changes another's digest, or keeps a session unsealed.
 
-`make faults` takes 10,000 of each; `make system` some hundred. The seed is printed. `RECORDER_FAULT_LAG_S`
-says within how many seconds of their stop other sessions must be sealed: 5, more on a loaded machine.
+`make faults` takes 10,000 of each; `make test-faults` some hundred. The seed is printed.
+`RECORDER_FAULT_LAG_S` says within how many seconds of their stop other sessions must be sealed: 5, more on a
+loaded machine.
 """
 
 import itertools

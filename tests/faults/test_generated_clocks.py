@@ -1,7 +1,7 @@
 """Retention under made-up clocks that jump both ways, with restarts: all goes in the first run after its day.
 
-`RECORDER_FAULT_CLOCKS` gives the number of clocks on each engine; `make system` does a few. Each clock is a
-sequence of instants, at which the runs of retention take place.
+`RECORDER_FAULT_CLOCKS` gives the number of clocks on each engine; `make test-faults` does a few. Each clock
+is a sequence of instants, at which the runs of retention take place.
 """
 
 import os

@@ -1,7 +1,7 @@
 """kill -9 of a rewrite of the lake beside a writer: no row is lost or doubled, no deleted one comes back.
 
 A life deletes sessions, compacts, deletes old files and cleans the log; the next one does what it left.
-`RECORDER_FAULT_LAKE_KILLS` gives the number of kills; `make system` does a few. The moments follow
+`RECORDER_FAULT_LAKE_KILLS` gives the number of kills; `make test-faults` does a few. The moments follow
 `RECORDER_FAULT_SEED`, which a failure names.
 """
 

@@ -1,6 +1,6 @@
 """kill -9 of a migration at any moment: the schema is the old one or the new one, and the next one ends it.
 
-`RECORDER_FAULT_MIGRATION_KILLS` gives the number of kills on each engine; `make system` does a few. The
+`RECORDER_FAULT_MIGRATION_KILLS` gives the number of kills on each engine; `make test-faults` does a few. The
 moments follow `RECORDER_FAULT_SEED`, which a failure names. The dumps of earlier schemas take turns.
 """
 

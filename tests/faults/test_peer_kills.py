@@ -1,7 +1,7 @@
 """kill -9 of one API of several under load: the others go on, and streams are resumed at another one.
 
-They share PostgreSQL and Redis. `RECORDER_FAULT_PEER_KILLS` gives the number of kills; `make system` does a
-few. The moments follow `RECORDER_FAULT_SEED`, which a failure names.
+They share PostgreSQL and Redis. `RECORDER_FAULT_PEER_KILLS` gives the number of kills; `make test-faults`
+does a few. The moments follow `RECORDER_FAULT_SEED`, which a failure names.
 """
 
 import os

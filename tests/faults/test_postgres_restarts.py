@@ -1,6 +1,6 @@
 """PostgreSQL is ended and starts again, under recordings and purges: nothing acknowledged is lost.
 
-`RECORDER_FAULT_POSTGRES_RESTARTS` gives the number of restarts; `make system` does a few.
+`RECORDER_FAULT_POSTGRES_RESTARTS` gives the number of restarts; `make test-faults` does a few.
 """
 
 import os

@@ -1,7 +1,7 @@
 """kill -9 of a removal of Dagster's records, and of the rewrite of its databases: the next one ends it.
 
-`RECORDER_FAULT_RECORD_KILLS` gives the number of kills on each engine; `make system` does a few. The moments
-follow `RECORDER_FAULT_SEED`, which a failure names.
+`RECORDER_FAULT_RECORD_KILLS` gives the number of kills on each engine; `make test-faults` does a few. The
+moments follow `RECORDER_FAULT_SEED`, which a failure names.
 """
 
 import os

@@ -1,7 +1,7 @@
 """kill -9 of a run of retention at any moment: the next runs end it, each session by its day.
 
-`RECORDER_FAULT_PURGE_KILLS` gives the number of kills on each engine; `make system` does a few. The moments
-follow `RECORDER_FAULT_SEED`, which a failure names. Each round has a workspace with sessions that are
+`RECORDER_FAULT_PURGE_KILLS` gives the number of kills on each engine; `make test-faults` does a few. The
+moments follow `RECORDER_FAULT_SEED`, which a failure names. Each round has a workspace with sessions that are
 expired, to archive, held or too young, by a second as well as by days.
 """
 

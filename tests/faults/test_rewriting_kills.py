@@ -1,7 +1,7 @@
 """kill -9 of a purge at any moment: the next run ends it, and the exports are as if nothing had been.
 
-`RECORDER_FAULT_PURGE_KILLS` gives the number of kills on each engine; `make system` does a few. The moments
-follow `RECORDER_FAULT_SEED`, which a failure names.
+`RECORDER_FAULT_PURGE_KILLS` gives the number of kills on each engine; `make test-faults` does a few. The
+moments follow `RECORDER_FAULT_SEED`, which a failure names.
 """
 
 import os

@@ -1,6 +1,6 @@
 """kill -9 of racing sealing runs at any moment: every session is sealed once, none is set aside.
 
-`RECORDER_FAULT_SEAL_KILLS` says how many runs are killed; `make system` kills a few. The moments follow
+`RECORDER_FAULT_SEAL_KILLS` says how many runs are killed; `make test-faults` kills a few. The moments follow
 `RECORDER_FAULT_SEED`, which a failure names.
 """
 

@@ -1,7 +1,7 @@
 """Two `recorder up` on one data folder, in every order, with kills between: one serves. Contract §9.
 
 A quarter of the rounds runs with Dagster: after each of them the code server answers on its socket, and an
-export leaves `queued`. `make faults` runs 20 rounds; `make system` runs each order once.
+export leaves `queued`. `make faults` runs 20 rounds; `make test-faults` runs each order once.
 """
 
 import os

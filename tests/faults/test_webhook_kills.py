@@ -1,7 +1,7 @@
 """kill -9 of the delivery loop: every event is attempted, and none more than seven times. Contract §6.
 
-`make faults` delivers 10,000 events under 100 kills on each engine; `make system` does a little of it. The
-moments of the kills follow a seed, which a failure names.
+`make faults` delivers 10,000 events under 100 kills on each engine; `make test-faults` does a little of it.
+The moments of the kills follow a seed, which a failure names.
 """
 
 import os
