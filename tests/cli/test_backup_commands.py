@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from recorder.governance.backup.errors import (
     TargetInsideDeployment,
 )
 from recorder.governance.backup.later_changes import AppliedChanges
+from recorder.governance.backup.unfinished_restores import hold_staged_folder, list_unfinished_restores
 from recorder.runtime import Runtime
 from recorder.settings import extend_program_environment
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
@@ -211,6 +213,29 @@ def test_a_killed_backup_is_none_and_the_next_one_is_complete(
     made = make_backup(runtime, to)
     assert BackupStore(to).list_ids()[0] == made["id"]
     assert not [path for path in (runtime.settings.data_dir / "tmp").rglob("*") if path.is_file()]
+
+
+def test_what_a_killed_restore_left_is_reported_and_removed_by_the_next(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    to, secret = str(tmp_path / "backups"), f"{runtime.settings.data_dir}/secret"
+    make_backup(runtime, to)
+    words = ["restore", to, "--data", str(tmp_path / "copy"), "--secret-file", secret]
+    process = subprocess.Popen([sys.executable, "-m", "recorder.cli", *words], stdout=subprocess.DEVNULL)
+    while not (left := list(tmp_path.glob(".copy.restoring-*"))):
+        assert process.poll() is None, "The restore ended before it was killed."
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    settings = replace(runtime.settings, data_dir=tmp_path / "copy")
+    findings = [finding for finding in check_backups(settings) if finding.state == "warning"]
+    assert len(findings) == 1 and str(left[0]) in findings[0].message
+    at_work = tmp_path / ".copy.restoring-01"
+    with hold_staged_folder(at_work):
+        done = run(*words)
+        assert done.exit_code == 0, done.output
+        assert list(tmp_path.glob(".copy.restoring-*")) == [at_work]
+        assert list_unfinished_restores(settings.data_dir) == []
+    assert list_unfinished_restores(settings.data_dir) == [at_work]
 
 
 def test_one_backup_runs_at_a_time(runtime: Runtime, tmp_path: Path) -> None:

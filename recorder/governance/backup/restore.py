@@ -25,7 +25,11 @@ from recorder.governance.backup.create import GONE
 from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
 from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_later_changes
 from recorder.governance.backup.snapshot import FILE, make_copy_statement
-from recorder.ids import new_id
+from recorder.governance.backup.unfinished_restores import (
+    hold_staged_folder,
+    name_staged_folder,
+    remove_unfinished_restores,
+)
 from recorder.models.operations import LeaseRow, SealPortionRow
 from recorder.models.workspace import DeploymentRow
 from recorder.runtime import Runtime
@@ -225,16 +229,17 @@ def _staged_folder(target: _RestoreTarget) -> Iterator[None]:
     """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
     staged, wanted = target.staged.data_dir, target.wanted.data_dir
     make_durable_folder(staged.parent)
-    staged.mkdir(mode=0o700)
-    try:
-        yield
-        if wanted.exists():
-            wanted.rmdir()
-        staged.rename(wanted)
-        sync_path_to_disk(wanted.parent)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
+    remove_unfinished_restores(wanted)
+    with hold_staged_folder(staged):
+        try:
+            yield
+            if wanted.exists():
+                wanted.rmdir()
+            staged.rename(wanted)
+            sync_path_to_disk(wanted.parent)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
 
 
 def _restore_files(
@@ -324,7 +329,7 @@ def _release_restored_work(database: Database) -> None:
 def stage_settings(wanted: Settings) -> Settings:
     """Return settings whose data folder, with all that it holds, is one beside the wanted folder."""
     data = wanted.data_dir
-    staged = data.with_name(f".{data.name}.restoring-{new_id('req').partition('_')[2]}")
+    staged = name_staged_folder(data)
 
     def move(address: str) -> str:
         for before, after in (
