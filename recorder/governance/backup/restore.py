@@ -40,6 +40,7 @@ from recorder.storage.deployment import WrongRegion
 from recorder.storage.durable_files import keep_files_private, make_durable_folder, sync_path_to_disk
 from recorder.storage.lake import Lake
 from recorder.storage.lake_maintenance import LakeTimes
+from recorder.storage.store_regions import check_store_regions
 
 _KEY = re.compile(r"[A-Za-z0-9_\-.=%+@, ]+(?:/[A-Za-z0-9_\-.=%+@, ]+)*", re.ASCII)
 #: Files that are read or written at a time, and that are listed at a time.
@@ -133,6 +134,9 @@ def restore_backup(
         on_step("write")
         gone = _restore_files(archive, manifest, target, on_bytes)
         on_step("changes")
+        # A backup holds no marks of stores.
+        blobs, lake = target.open_store("frames"), Lake(target.staged.lake_url)
+        check_store_regions(target.staged, blobs, lake, marks_new=True)
         opened = Runtime.open(target.staged, create=True)
         # No reader has listed the logs yet: no entry that names a purged session has to stay for one.
         times = LakeTimes(log_entries=timedelta(0))
