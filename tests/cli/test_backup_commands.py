@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from recorder.governance.backup.backup_records import read_backup_records
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import (
     BackupBusy,
+    BackupsAway,
     BackupStoreUnusable,
     NoBackup,
     NoSecret,
@@ -236,6 +238,24 @@ def test_what_a_killed_restore_left_is_reported_and_removed_by_the_next(
         assert list(tmp_path.glob(".copy.restoring-*")) == [at_work]
         assert list_unfinished_restores(settings.data_dir) == []
     assert list_unfinished_restores(settings.data_dir) == [at_work]
+
+
+def test_no_backup_is_written_under_the_mount_point_of_earlier_ones(runtime: Runtime, tmp_path: Path) -> None:
+    to, data = tmp_path / "backups", str(runtime.settings.data_dir)
+    made = make_backup(runtime, str(to))
+    to.rename(tmp_path / "mounted")
+    for is_there in (False, True):
+        if is_there:
+            to.mkdir()
+        refused = run("backup", str(to), "--data", data)
+        assert isinstance(refused.exception, BackupsAway) and str(to) in str(refused.exception)
+        assert not list(to.glob("*"))
+    assert [record.id for record in read_backup_records(runtime.settings.data_dir)] == [made["id"]]
+    to.rmdir()
+    (tmp_path / "mounted").rename(to)
+    make_backup(runtime, str(to))
+    shutil.rmtree(to)
+    make_backup(runtime, str(to), "--start-over")
 
 
 def test_one_backup_runs_at_a_time(runtime: Runtime, tmp_path: Path) -> None:

@@ -44,6 +44,17 @@ class BackupStoreUnusable(Unavailable):
         )
 
 
+class BackupsAway(Unavailable):
+    """The folder or store in which backups were made holds none."""
+
+    def __init__(self, where: str) -> None:
+        RecorderError.__init__(
+            self,
+            f"No backup is left in {where}, where backups of this deployment were made: a volume may not be "
+            "mounted. Mount it. If all of them were deleted on purpose, add --start-over.",
+        )
+
+
 class TargetInsideDeployment(Invalid):
     """The folder for backups is inside a folder that the backup protects."""
 
