@@ -30,6 +30,8 @@ from recorder.governance.backup.errors import (
     NoBackup,
     NoSecret,
     OldBackupDamaged,
+    RestoreBusy,
+    RestoreTargetUnusable,
     TargetInsideDeployment,
 )
 from recorder.governance.backup.later_changes import AppliedChanges
@@ -231,13 +233,36 @@ def test_what_a_killed_restore_left_is_reported_and_removed_by_the_next(
     settings = replace(runtime.settings, data_dir=tmp_path / "copy")
     findings = [finding for finding in check_backups(settings) if finding.state == "warning"]
     assert len(findings) == 1 and str(left[0]) in findings[0].message
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    assert not list(tmp_path.glob(".copy.restoring-*"))
+
+
+def test_two_restores_to_one_folder_do_not_mix(runtime: Runtime, tmp_path: Path) -> None:
+    to, copy = str(tmp_path / "backups"), tmp_path / "copy"
+    make_backup(runtime, to)
+    words = ["restore", to, "--data", str(copy), "--secret-file", f"{runtime.settings.data_dir}/secret"]
     at_work = tmp_path / ".copy.restoring-01"
-    with hold_staged_folder(at_work):
-        done = run(*words)
-        assert done.exit_code == 0, done.output
-        assert list(tmp_path.glob(".copy.restoring-*")) == [at_work]
-        assert list_unfinished_restores(settings.data_dir) == []
-    assert list_unfinished_restores(settings.data_dir) == [at_work]
+    with hold_staged_folder(at_work, copy):
+        refused = run(*words)
+        assert isinstance(refused.exception, RestoreBusy)
+        assert list_unfinished_restores(copy) == [] and list(tmp_path.glob(".copy.restoring-*")) == [at_work]
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_folder_that_cannot_be_restored_to_is_named(runtime: Runtime, tmp_path: Path) -> None:
+    to, secret = str(tmp_path / "backups"), f"{runtime.settings.data_dir}/secret"
+    make_backup(runtime, to)
+    refused = run("restore", to, "--data", "/proc/none/copy", "--secret-file", secret)
+    assert isinstance(refused.exception, RestoreTargetUnusable)
+    assert "/proc/none/copy cannot be written (No such file or directory)" in str(refused.exception)
+    disk = tmp_path / "disk"
+    words = ["restore", to, "--data", str(disk / "copy"), "--secret-file", secret]
+    full = run_on_small_disk(disk, "300k", ["-m", "recorder.cli", *words], 120)
+    sentence = " ".join(full.stderr.split())
+    assert full.returncode == 1
+    assert f"{disk}/copy cannot be written (No space left on device)" in sentence
 
 
 def test_no_backup_is_written_under_the_mount_point_of_earlier_ones(runtime: Runtime, tmp_path: Path) -> None:

@@ -132,6 +132,28 @@ class NotEmpty(Conflict):
         super().__init__(f"{what} is not empty. Nothing was written. Restore into an empty one.")
 
 
+class RestoreBusy(Conflict):
+    """Another restore to the same data folder is at work."""
+
+    code = "restore_busy"
+
+    def __init__(self, data: Path, staged: Path) -> None:
+        super().__init__(
+            f"Another restore to {data} is at work in {staged}. Wait until it ends, or choose another folder."
+        )
+
+
+class RestoreTargetUnusable(Unavailable):
+    """The folder to restore into cannot be created or written."""
+
+    def __init__(self, data: Path, error: OSError) -> None:
+        RecorderError.__init__(
+            self,
+            f"Nothing was restored: {data} cannot be written ({error.strerror}). Free some space there, or "
+            "choose a folder that this user may create.",
+        )
+
+
 class OtherEngine(Conflict):
     """The backup was taken from another kind of database."""
 

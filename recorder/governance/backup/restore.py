@@ -19,16 +19,22 @@ from sqlalchemy import make_url, update
 from sqlmodel import delete
 
 from recorder.data_folder import make_sqlite_url, store_secret
+from recorder.errors import Unavailable
 from recorder.governance.backup.backup_manifest import BackupFileEntry, BackupManifest, Store
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
-from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
+from recorder.governance.backup.errors import (
+    BackupStoreUnusable,
+    DamagedBackup,
+    NotEmpty,
+    OtherEngine,
+    RestoreTargetUnusable,
+)
 from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_later_changes
 from recorder.governance.backup.snapshot import FILE, make_copy_statement
 from recorder.governance.backup.unfinished_restores import (
     hold_staged_folder,
     name_staged_folder,
-    remove_unfinished_restores,
 )
 from recorder.models.operations import LeaseRow, SealPortionRow
 from recorder.models.workspace import DeploymentRow
@@ -112,6 +118,8 @@ def restore_backup(
         WrongSecret: if the secret is another one.
         WrongRegion: if the backup is of another region.
         NotEmpty: if the folder, the database or a store holds something.
+        RestoreBusy: if another restore to the folder is at work.
+        RestoreTargetUnusable: if the folder cannot be written, or its disk is full.
         OtherEngine: if the database is of another kind.
         UnknownSchema: if the backup is of a later release.
         AuditDoesNotFit: if the audit log does not continue the chains of the backup.
@@ -130,7 +138,7 @@ def restore_backup(
     )
     if files != manifest.files:
         raise DamagedBackup("its list of files is incomplete")
-    with _staged_folder(target):
+    with _translate_target_errors(wanted.data_dir), _staged_folder(target):
         on_step("write")
         gone = _restore_files(archive, manifest, target, on_bytes)
         on_step("changes")
@@ -229,12 +237,26 @@ def _check_entry_to_restore(entry: BackupFileEntry) -> None:
 
 
 @contextmanager
+def _translate_target_errors(data: Path) -> Iterator[None]:
+    """Name the data folder in the error of a disk that is full, or of a folder that cannot be created."""
+    try:
+        yield
+    except BackupStoreUnusable:
+        raise
+    except OSError as error:
+        raise RestoreTargetUnusable(data, error) from error
+    except Unavailable as error:
+        if isinstance(error.__cause__, OSError):
+            raise RestoreTargetUnusable(data, error.__cause__) from error
+        raise
+
+
+@contextmanager
 def _staged_folder(target: _RestoreTarget) -> Iterator[None]:
     """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
     staged, wanted = target.staged.data_dir, target.wanted.data_dir
     make_durable_folder(staged.parent)
-    remove_unfinished_restores(wanted)
-    with hold_staged_folder(staged):
+    with hold_staged_folder(staged, wanted):
         try:
             yield
             if wanted.exists():

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from recorder.governance.backup.errors import RestoreBusy
 from recorder.ids import new_id
 
 
@@ -19,13 +20,27 @@ def name_staged_folder(data: Path) -> Path:
 
 
 @contextmanager
-def hold_staged_folder(staged: Path) -> Iterator[None]:
-    """Create the folder of a restore, and lock it until the restore has ended or is killed."""
+def hold_staged_folder(staged: Path, data: Path) -> Iterator[None]:
+    """Create the folder of a restore, and lock it until the restore has ended or is killed.
+
+    Args:
+        staged: the folder, of `name_staged_folder`.
+        data: the data folder that is restored; what killed restores to it left is removed.
+
+    Raises:
+        RestoreBusy: if another restore to the data folder is at work.
+    """
+    for left in list_unfinished_restores(data):
+        shutil.rmtree(left, ignore_errors=True)
     staged.mkdir(mode=0o700)
     descriptor = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # some network folders take no locks: what is left there is only named
             fcntl.flock(descriptor, fcntl.LOCK_EX)
+        others = [path for path in _list_staged_folders(data) if path != staged]
+        if others:
+            staged.rmdir()
+            raise RestoreBusy(data, others[0])
         yield
     finally:
         os.close(descriptor)
@@ -33,17 +48,15 @@ def hold_staged_folder(staged: Path) -> Iterator[None]:
 
 def list_unfinished_restores(data: Path) -> list[Path]:
     """Return the folders that restores to a data folder left and that none is at work on."""
+    return [path for path in _list_staged_folders(data) if not _is_held(path)]
+
+
+def _list_staged_folders(data: Path) -> list[Path]:
     try:
-        names = [path for path in data.parent.iterdir() if path.name.startswith(_make_prefix(data))]
+        beside = list(data.parent.iterdir())
     except OSError:  # a folder that this user may not list
         return []
-    return sorted(path for path in names if path.is_dir() and not _is_held(path))
-
-
-def remove_unfinished_restores(data: Path) -> None:
-    """Remove what killed restores to a data folder left."""
-    for path in list_unfinished_restores(data):
-        shutil.rmtree(path, ignore_errors=True)
+    return sorted(path for path in beside if path.name.startswith(_make_prefix(data)) and path.is_dir())
 
 
 def _make_prefix(data: Path) -> str:
