@@ -7,6 +7,7 @@ from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database, open_database
 from recorder.storage.deployment import check_deployment_record, check_deployment_secret
 from recorder.storage.durable_files import keep_files_private
+from recorder.storage.known_content import require_known_content
 from recorder.storage.lake import Lake
 from recorder.storage.store_regions import check_store_addresses, check_store_regions
 
@@ -33,6 +34,7 @@ class Runtime:
             UnknownSchema: if the database was created by another release.
             UnknownRegion, WrongRegion: if the stores are not of the deployment's region.
             OtherSecret: if the secret is not the deployment's.
+            StoreContentMissing: if a new store would be marked whose content the database lists.
             DatabaseUnusable: if the database does not answer.
             StoreUnusable: if the address of a store is wrong.
         """
@@ -43,6 +45,8 @@ class Runtime:
         try:
             check_deployment_record(settings, database)
             check_deployment_secret(settings, database, store=create)
+            if create:
+                require_known_content(settings, database)
             check_store_regions(settings, blobs, lake, marks_new=create)
         except BaseException:
             database.close()

@@ -16,16 +16,19 @@ from sqlmodel import select
 from typer.testing import CliRunner
 
 from recorder import clock, doctor
+from recorder.access.workspaces import create_workspace
+from recorder.audit.log import Origin
 from recorder.cli import app
 from recorder.data_folder import NoDeployment
 from recorder.doctor.examination import examine_deployment, examine_redis, examine_stores
 from recorder.doctor.findings import Finding
 from recorder.doctor.machine import Ports, check_browser
+from recorder.governance.holds import add_hold
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import WebhookSecretRow
-from recorder.models.workspace import DeploymentRow
+from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.settings import Settings
@@ -54,6 +57,10 @@ def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
             db.delete(row)
     opened.settings.data_dir.chmod(0o700)
     seal(opened, [Recording(frames=[0, 500]) for _ in range(3)])
+    with opened.database.transaction(write=True) as db:
+        for workspace in db.exec(select(WorkspaceRow)):
+            workspace.events_days = 3650
+            db.add(workspace)
     yield opened
     opened.close()
 
@@ -232,6 +239,26 @@ def test_overdue_erasures_and_purges_are_reported(runtime: Runtime, ports: Ports
         for row in db.exec(select(ErasureRow)):
             db.delete(row)
     assert findings(runtime, ports, "erasures") == []
+
+
+def test_sessions_that_retention_left_for_days_are_reported(runtime: Runtime, ports: Ports) -> None:
+    with runtime.database.transaction(write=True) as db:
+        create_workspace(db, "late", region="us", secret=runtime.settings.secret)
+        (workspace,) = db.exec(select(WorkspaceRow).where(WorkspaceRow.name == "late"))
+        for row in db.exec(select(SessionRow)):
+            row.workspace_id = workspace.id
+            db.add(row)
+        row.purge_after = clock.now() - timedelta(days=1)
+    assert findings(runtime, ports, "retention") == []
+    with runtime.database.transaction(write=True) as db:
+        late = db.get_one(SessionRow, row.id)
+        late.purge_after = clock.now() - timedelta(days=3)
+        db.add(late)
+    (finding,) = findings(runtime, ports, "retention")
+    assert finding.state == "warning" and workspace.id in finding.message
+    with runtime.database.transaction(write=True) as db:
+        add_hold(db, Origin.operator(workspace.id), kind="session", value=row.id)
+    assert findings(runtime, ports, "retention") == []
 
 
 def test_another_region_is_reported(runtime: Runtime, ports: Ports) -> None:

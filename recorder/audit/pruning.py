@@ -9,6 +9,7 @@ from sqlalchemy import func
 from sqlmodel import Session as DbSession
 from sqlmodel import col, delete, insert, select
 
+from recorder import clock
 from recorder.audit.log import Origin, record_audit_entry
 from recorder.models.governance import AuditHashRow
 from recorder.models.operations import AuditRow
@@ -27,22 +28,21 @@ def prune_audit_entries(db: DbSession, workspace_id: str, *, before: datetime, l
         db: a write transaction.
         workspace_id: workspace of the chain.
         before: entries from this instant on are kept.
-        limit: most entries to prune.
+        limit: entries after which a call ends.
     """
     row = AuditRow
-    of_workspace = select(row.number, row.at, row.prev_hash, row.hash).where(row.workspace_id == workspace_id)
-    pruned = []
-    for number, at, prev_hash, entry_hash in db.exec(of_workspace.order_by(col(row.number)).limit(limit)):
-        if at >= before:
-            break
-        pruned.append(
-            {"workspace_id": workspace_id, "number": number, "prev_hash": prev_hash, "hash": entry_hash}
-        )
-    if not pruned:
+    through = _find_last_entry_to_prune(db, workspace_id, before=before, limit=limit)
+    if through is None:
         return 0
-    through = pruned[-1]["number"]
+    is_pruned = (col(row.workspace_id) == workspace_id, col(row.number) <= through)
+    pruned = [
+        {"workspace_id": workspace_id, "number": number, "prev_hash": prev_hash, "hash": entry_hash}
+        for number, prev_hash, entry_hash in db.exec(
+            select(row.number, row.prev_hash, row.hash).where(*is_pruned)
+        )
+    ]
     db.connection().execute(insert(AuditHashRow), pruned)
-    db.exec(delete(row).where(col(row.workspace_id) == workspace_id, col(row.number) <= through))
+    db.exec(delete(row).where(*is_pruned))
     record_audit_entry(
         db,
         Origin.system(workspace_id, "retention"),
@@ -52,3 +52,28 @@ def prune_audit_entries(db: DbSession, workspace_id: str, *, before: datetime, l
         details={"entries": len(pruned), "through": through},
     )
     return len(pruned)
+
+
+def _find_last_entry_to_prune(
+    db: DbSession, workspace_id: str, *, before: datetime, limit: int
+) -> int | None:
+    """Return the number of the last expired entry before the first that is young enough.
+
+    An entry whose time has not come was written while the clock was ahead. It is as old as its neighbours: it
+    is pruned with the entries after it, and does not keep them.
+    """
+    now, last, through = clock.now(), 0, None
+    while True:
+        page = select(AuditRow.number, AuditRow.at).where(
+            AuditRow.workspace_id == workspace_id, col(AuditRow.number) > last
+        )
+        entries = db.exec(page.order_by(col(AuditRow.number)).limit(limit)).all()
+        for number, at in entries:
+            if at < before:
+                through = number
+            elif at <= now:
+                return through
+        last = entries[-1][0] if entries else last
+        # Behind entries of a clock that was ahead, the next page says whether they are pruned.
+        if through == last or len(entries) < limit:
+            return through

@@ -33,6 +33,9 @@ def backup(
         int | None,
         typer.Option(min=1, max=3650, help="Delete backups there that are older than these days."),
     ] = None,
+    start_over: Annotated[
+        bool, typer.Option("--start-over", help="Go on where all earlier backups there were deleted.")
+    ] = False,
     data: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +44,12 @@ def backup(
 
     with open_deployment_for_command(data) as runtime, _show_backup_progress() as (on_step, on_bytes):
         report = create_backup(
-            runtime, to, keep_days=keep, on_step=on_step, on_progress=lambda handled, _: on_bytes(handled)
+            runtime,
+            to,
+            keep_days=keep,
+            starts_over=start_over,
+            on_step=on_step,
+            on_progress=lambda handled, _: on_bytes(handled),
         )
     if as_json:
         print_json(_backup_report_to_json(report))

@@ -263,6 +263,27 @@ def accept_secret(data: DataDir = None, as_json: AsJson = False) -> None:
     )
 
 
+@database_app.command("accept-stores")
+def accept_stores(data: DataDir = None, as_json: AsJson = False) -> None:
+    """Accept stores without their mark as new ones, after their content was lost or left elsewhere."""
+    from recorder.storage.store_regions import check_store_regions, list_unmarked_stores
+
+    with open_deployment_for_command(data) as runtime:
+        before = list_unmarked_stores(runtime.settings)
+        check_store_regions(runtime.settings, runtime.blobs, runtime.lake, marks_new=True)
+        after = list_unmarked_stores(runtime.settings)
+    accepted = [variable for variable in before if variable not in after]
+    if as_json:
+        print_json({"accepted": accepted})
+        return
+    typer.echo(
+        f"Accepted as new, the stores of {', '.join(accepted)}. `recorder doctor` lists what they lack."
+        if accepted
+        else "Every store that answers has its mark.",
+        err=True,
+    )
+
+
 @database_app.command("reslot")
 def reslot(
     slots: Annotated[int, typer.Argument(min=1, max=1024, help="New number of slots.")],

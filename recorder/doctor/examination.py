@@ -32,6 +32,7 @@ from recorder.doctor.machine import (
 from recorder.errors import RecorderError, Unavailable
 from recorder.governance.archive import ArchiveNotApart, require_separate_archive
 from recorder.governance.overdue import count_overdue
+from recorder.governance.purging.due_sessions import list_due_sessions
 from recorder.ids import new_id
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
@@ -49,6 +50,8 @@ from recorder.storage.store_regions import StoreAway, check_store_regions, requi
 from recorder.supervisor.run_records import SERVICE, read_run_record
 from recorder.webhooks.subscriptions import WebhookSecretBox
 
+#: A daily run removes what is due. What was due before this time is late.
+_RETENTION_TIME = timedelta(days=2)
 #: Clocks that differ by more order sessions and leases wrongly.
 _CLOCK_TOLERANCE = timedelta(seconds=5)
 #: A lease that ended this long ago belongs to a process that was killed.
@@ -185,6 +188,7 @@ def _examine_database(
             yield from examine_service_warnings(settings, db)
             yield from examine_overdue_removals(db)
             is_browser_wanted = _is_browser_examination_needed(db)
+        yield from examine_late_retention(database)
         # A browser may take seconds to start, too long for a transaction.
         yield from check_browser(settings, is_wanted=is_browser_wanted)
         yield from compare_sealed_with_lake(database, blobs, lake, chance)
@@ -298,3 +302,23 @@ def examine_overdue_removals(db: DbSession) -> Iterator[Finding]:
         waiting = overdue.waiting_rewrites
         message = f" {waiting} wait for tables to be rewritten in the quiet hour." if waiting else ""
         yield Finding("erasures", "ok", f"No erasure and no purge is overdue.{message}")
+
+
+def examine_late_retention(database: Database) -> Iterator[Finding]:
+    """Yield a finding for each workspace with sessions that retention should have removed days ago."""
+    with database.transaction(write=False) as db:
+        workspaces = db.exec(select(WorkspaceRow).order_by(col(WorkspaceRow.id))).all()
+    late = []
+    for workspace in workspaces:
+        pages = list_due_sessions(database, workspace, at=clock.now() - _RETENTION_TIME)
+        if any(not session.is_held for page in pages for session in page):
+            late.append(workspace.id)
+    if late:
+        message = f"Sessions of {join_names(late)} should have been removed two days ago or earlier."
+        fix = (
+            "The schedule `daily_retention` removes them; `recorder retention run` does it now, and says "
+            "what fails."
+        )
+        yield Finding("retention", "warning", message, fix)
+    else:
+        yield Finding("retention", "ok", "No session is in the service for days after its time.")

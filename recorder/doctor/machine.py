@@ -11,6 +11,7 @@ import httpx
 from recorder import clock
 from recorder.doctor.findings import Finding
 from recorder.governance.backup.backup_records import list_old_backups, read_backup_records
+from recorder.governance.backup.unfinished_restores import list_unfinished_restores
 from recorder.live.browser import NoBrowser, find_chromium
 from recorder.settings import Settings, describe_unknown_settings
 from recorder.supervisor.child_commands import CannotListen, choose_child_port, make_child_server_url
@@ -114,14 +115,18 @@ def _read_machine_browser_version(path: str) -> str:
 
 
 def check_backups(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding for each recorded backup that is 30 days old: it may hold erased data."""
+    """Yield a finding for each backup of 30 days, and for each killed restore: they may hold erased data."""
     old = list_old_backups(settings.data_dir)
     for record in old:
         message = f"The backup {record.id} of {clock.to_iso(record.moment)} in {record.to} is 30 days old."
         fix = f"It may hold erased data: `recorder backup {record.to} --keep 29` deletes it."
         yield Finding("backups", "warning", message, fix)
+    left = list_unfinished_restores(settings.data_dir)
+    for folder in left:
+        message = f"A restore that was killed left a copy of the deployment's data in {folder}."
+        yield Finding("backups", "warning", message, "It may hold erased data: delete the folder.")
     count = len(read_backup_records(settings.data_dir))
-    if not old and count:
+    if not old and not left and count:
         yield Finding("backups", "ok", f"None of {count} recorded backups is older than 30 days.")
 
 

@@ -39,7 +39,7 @@ COLUMNS = {
     "outcome": "of the session, as it was tagged when the export was planned",
     "payload": "JSON text of the event's other members",
     "png": "the picture of a PNG frame",
-    "seq": "place within the session, from 0",
+    "seq": "position within the session, from 0",
     "session_id": "id of the session, which is one recorded run",
     "sha256": "of the picture's bytes",
     "split": "train, validation or test",

@@ -77,7 +77,7 @@ KINDS = (
 class RetentionFailure:
     """Work of a run that failed, which the next run tries again."""
 
-    #: None for delivery records, which are removed for all workspaces at once.
+    #: None for delivery records, which are removed for all wanted workspaces at once.
     workspace_id: str | None
     #: What was not removed or archived, such as `frames to archive`.
     subject: str
@@ -190,9 +190,8 @@ def run_retention(
                     with _report_retention_failure(report, held, workspace.id, subject):
                         work(runtime, held, workspace, report)
             with _report_retention_failure(report, held, None, "delivery records"):
-                _repeat_retention_step(
-                    runtime, held, lambda db: _ROWS if remove_old_deliveries(db, now=report.at) else 0
-                )
+                remove = partial(remove_old_deliveries, now=report.at, workspace_id=workspace_id)
+                _repeat_retention_step(runtime, held, lambda db: _ROWS if remove(db) else 0)
             with _report_retention_failure(report, held, None, "copies of purged rows in the database"):
                 rewrite_file_after_purges(runtime)
             # After the pruning, which adds entries.

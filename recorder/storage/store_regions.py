@@ -8,7 +8,7 @@ the location is checked too.
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import urlsplit
 
 import fsspec
@@ -48,7 +48,7 @@ class StoreAway(Unavailable):
     def __init__(self, variable: str) -> None:
         super(Unavailable, self).__init__(
             f"The store that {variable} names does not answer, or its mark is gone: a volume may not be "
-            "mounted. Bring it back. If its folder was deleted, restart the service, which makes another."
+            "mounted. Bring it back. If its content is lost, run `recorder db accept-stores`."
         )
 
 
@@ -118,6 +118,27 @@ def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake, *, marks_n
         _check_location("The lake", url=lake.url, region=region)
         stored = mark_lake(lake.url, region) if marks_new else _read_lake_mark(lake.url, region)
         check_deployment_region(stored or region, what="The lake", region=region)
+
+
+def list_unmarked_stores(settings: Settings) -> list[str]:
+    """Return the settings of the stores that answer and have no mark."""
+    stores = {
+        "RECORDER_BLOB_URL": settings.blob_url,
+        "RECORDER_COLD_URL": settings.cold_url,
+        "RECORDER_EXPORT_URL": settings.export_url,
+    }
+    unmarked = []
+    for variable, url in stores.items():
+        try:
+            Blobs(url).get(STORE_MARK)
+        except KeyError:
+            unmarked.append(variable)
+        except Exception:  # noqa: S112 - it does not answer, which the check of its region logs
+            continue
+    with suppress(Exception):
+        if _read_lake_mark(settings.lake_url, settings.region) is None:
+            unmarked.append("RECORDER_LAKE_URL")
+    return unmarked
 
 
 def mark_lake(url: str, region: str) -> str:

@@ -193,7 +193,9 @@ class DeliveryCleanup:
             self._due = time.monotonic() + EVERY_S
 
 
-def remove_old_deliveries(db: DbSession, *, now: datetime, most: int = _ROWS) -> bool:
+def remove_old_deliveries(
+    db: DbSession, *, now: datetime, workspace_id: str | None = None, most: int = _ROWS
+) -> bool:
     """Remove some records past thirty days, records of deleted webhooks, and bodies that no record needs.
 
     Attempts that wait to be sent are kept, however old.
@@ -201,6 +203,7 @@ def remove_old_deliveries(db: DbSession, *, now: datetime, most: int = _ROWS) ->
     Args:
         db: a write transaction.
         now: time of the removal.
+        workspace_id: workspace of the records; None is any.
         most: rows of each kind to remove.
 
     Returns:
@@ -211,6 +214,11 @@ def remove_old_deliveries(db: DbSession, *, now: datetime, most: int = _ROWS) ->
     is_needed = exists().where(col(DeliveryRow.event_id) == col(OutboxRow.id))
     is_done = col(OutboxRow.dispatched_at).is_not(None) & (col(OutboxRow.id) < first_id_at("evt", limit))
     is_deleted = col(WebhookRow.deleted_at) < now - _SETTLED
+    if workspace_id is not None:
+        of_workspace = select(col(WebhookRow.id)).where(col(WebhookRow.workspace_id) == workspace_id)
+        is_old &= col(DeliveryRow.webhook_id).in_(of_workspace)
+        is_done &= col(OutboxRow.workspace_id) == workspace_id
+        is_deleted &= col(WebhookRow.workspace_id) == workspace_id
     deleted = select(col(WebhookRow.id)).where(is_deleted)
     has_record = exists().where(col(DeliveryRow.webhook_id) == col(WebhookRow.id))
     removed = [

@@ -18,7 +18,7 @@ from recorder.tenant import Tenant
 from tests.support.factories import Caller, Service, assert_problem
 from tests.support.limiter_clock import limit_headers
 from tests.support.redis_server import running_redis
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import accept_stores, make_settings
 
 EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}
 
@@ -26,7 +26,7 @@ EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "
 @contextmanager
 def sharing(folder: Path, database_url: str, redis_url: str) -> Iterator[tuple[Service, Service]]:
     """Two applications on one database and one Redis."""
-    settings = make_settings(folder, database_url=database_url, redis_url=redis_url)
+    settings = accept_stores(make_settings(folder, database_url=database_url, redis_url=redis_url))
     with ExitStack() as stack:
         services = []
         for app in (create_app(settings), create_app(settings)):

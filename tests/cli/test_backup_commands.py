@@ -2,11 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,13 +25,17 @@ from recorder.governance.backup.backup_records import read_backup_records
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import (
     BackupBusy,
+    BackupsAway,
     BackupStoreUnusable,
     NoBackup,
     NoSecret,
     OldBackupDamaged,
+    RestoreBusy,
+    RestoreTargetUnusable,
     TargetInsideDeployment,
 )
 from recorder.governance.backup.later_changes import AppliedChanges
+from recorder.governance.backup.unfinished_restores import hold_staged_folder, list_unfinished_restores
 from recorder.runtime import Runtime
 from recorder.settings import extend_program_environment
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
@@ -211,6 +217,70 @@ def test_a_killed_backup_is_none_and_the_next_one_is_complete(
     made = make_backup(runtime, to)
     assert BackupStore(to).list_ids()[0] == made["id"]
     assert not [path for path in (runtime.settings.data_dir / "tmp").rglob("*") if path.is_file()]
+
+
+def test_what_a_killed_restore_left_is_reported_and_removed_by_the_next(
+    runtime: Runtime, tmp_path: Path
+) -> None:
+    to, secret = str(tmp_path / "backups"), f"{runtime.settings.data_dir}/secret"
+    make_backup(runtime, to)
+    words = ["restore", to, "--data", str(tmp_path / "copy"), "--secret-file", secret]
+    process = subprocess.Popen([sys.executable, "-m", "recorder.cli", *words], stdout=subprocess.DEVNULL)
+    while not (left := list(tmp_path.glob(".copy.restoring-*"))):
+        assert process.poll() is None, "The restore ended before it was killed."
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    settings = replace(runtime.settings, data_dir=tmp_path / "copy")
+    findings = [finding for finding in check_backups(settings) if finding.state == "warning"]
+    assert len(findings) == 1 and str(left[0]) in findings[0].message
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+    assert not list(tmp_path.glob(".copy.restoring-*"))
+
+
+def test_two_restores_to_one_folder_do_not_mix(runtime: Runtime, tmp_path: Path) -> None:
+    to, copy = str(tmp_path / "backups"), tmp_path / "copy"
+    make_backup(runtime, to)
+    words = ["restore", to, "--data", str(copy), "--secret-file", f"{runtime.settings.data_dir}/secret"]
+    at_work = tmp_path / ".copy.restoring-01"
+    with hold_staged_folder(at_work, copy):
+        refused = run(*words)
+        assert isinstance(refused.exception, RestoreBusy)
+        assert list_unfinished_restores(copy) == [] and list(tmp_path.glob(".copy.restoring-*")) == [at_work]
+    done = run(*words)
+    assert done.exit_code == 0, done.output
+
+
+def test_a_folder_that_cannot_be_restored_to_is_named(runtime: Runtime, tmp_path: Path) -> None:
+    to, secret = str(tmp_path / "backups"), f"{runtime.settings.data_dir}/secret"
+    make_backup(runtime, to)
+    refused = run("restore", to, "--data", "/proc/none/copy", "--secret-file", secret)
+    assert isinstance(refused.exception, RestoreTargetUnusable)
+    assert "/proc/none/copy cannot be written (No such file or directory)" in str(refused.exception)
+    disk = tmp_path / "disk"
+    words = ["restore", to, "--data", str(disk / "copy"), "--secret-file", secret]
+    full = run_on_small_disk(disk, "300k", ["-m", "recorder.cli", *words], 120)
+    sentence = " ".join(full.stderr.split())
+    assert full.returncode == 1
+    assert f"{disk}/copy cannot be written (No space left on device)" in sentence
+
+
+def test_no_backup_is_written_under_the_mount_point_of_earlier_ones(runtime: Runtime, tmp_path: Path) -> None:
+    to, data = tmp_path / "backups", str(runtime.settings.data_dir)
+    made = make_backup(runtime, str(to))
+    to.rename(tmp_path / "mounted")
+    for is_there in (False, True):
+        if is_there:
+            to.mkdir()
+        refused = run("backup", str(to), "--data", data)
+        assert isinstance(refused.exception, BackupsAway) and str(to) in str(refused.exception)
+        assert not list(to.glob("*"))
+    assert [record.id for record in read_backup_records(runtime.settings.data_dir)] == [made["id"]]
+    to.rmdir()
+    (tmp_path / "mounted").rename(to)
+    make_backup(runtime, str(to))
+    shutil.rmtree(to)
+    make_backup(runtime, str(to), "--start-over")
 
 
 def test_one_backup_runs_at_a_time(runtime: Runtime, tmp_path: Path) -> None:

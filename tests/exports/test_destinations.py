@@ -330,3 +330,15 @@ def test_folders_of_an_export_whose_files_are_removed_are_removed(tmp_path: Path
     destination.remove("data/whole/events.parquet")
     destination.remove_unfinished_files()
     assert [path.name for path in tmp_path.rglob("*")] == ["team"]
+
+
+def test_an_empty_folder_that_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    left, fresh, other = (tmp_path / name for name in (".req_01old", ".req_01new", ".req_01full"))
+    for folder in (left, fresh, other):
+        folder.mkdir()
+    (other / "file").touch()
+    for folder in (left, other):
+        os.utime(folder, (0, 0))
+    with LocalFolderDestination(tmp_path / "dataset").create("data/a") as file:
+        file.write(b"whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".req_01full", ".req_01new", "dataset"]

@@ -7,7 +7,8 @@ import pytest
 from sqlmodel import col, insert, select
 
 from recorder import clock
-from recorder.audit.log import Origin
+from recorder.audit.log import Origin, audit_entry_of, first_audit_hash, hash_audit_entry
+from recorder.audit.pruning import prune_audit_entries
 from recorder.audit.verify import read_chain_heads, verify_audit
 from recorder.errors import NotFound, Unavailable
 from recorder.exports.destinations import Destination, open_destination
@@ -19,7 +20,7 @@ from recorder.governance.retention import HELD, preview_retention, run_retention
 from recorder.models.export import ExportRow
 from recorder.models.governance import AuditHashRow
 from recorder.models.memory import SessionPathRow
-from recorder.models.operations import AuditRow, IdempotencyRow
+from recorder.models.operations import AuditHeadRow, AuditRow, IdempotencyRow
 from recorder.models.workspace import WorkspaceRow
 from recorder.settings import Settings
 from recorder.storage.leases import LeaseLost
@@ -189,6 +190,40 @@ def test_pruned_audit_entries_keep_the_chain_and_old_heads_valid(caller: Caller)
     # The heads of a run's report are those after its own entries.
     retained = run_retention(runtime, "tests")
     assert retained is not None and retained.heads == read_chain_heads(runtime.database)
+
+
+@pytest.mark.parametrize("ahead", [[1], [2, 3], [4]], ids=["first", "between", "last"])
+@pytest.mark.parametrize("limit", [2, 100])
+def test_entries_of_a_clock_that_was_ahead_keep_no_others(
+    caller: Caller, ahead: list[int], limit: int
+) -> None:
+    runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
+    for _ in range(4):
+        caller.delete(f"/v1/sessions/{caller.make_session()}")
+    with runtime.database.transaction(write=True) as db:
+        rows = db.exec(select(AuditRow).filter_by(workspace_id=workspace_id).order_by(col(AuditRow.number)))
+        prev_hash = first_audit_hash(workspace_id)
+        for row in rows.all():
+            row.at = clock.now() + (300 * DAY if row.number in ahead else -2 * DAY)
+            row.prev_hash = prev_hash
+            row.hash = prev_hash = hash_audit_entry(audit_entry_of(row))
+            db.add(row)
+        db.get_one(AuditHeadRow, workspace_id).hash = prev_hash
+    patch(caller, "/v1/workspaces/current", {"retention": {"audit_days": 1}})
+    before = clock.now() - DAY
+    total = 0
+    while True:
+        with runtime.database.transaction(write=True) as db:
+            pruned = prune_audit_entries(db, workspace_id, before=before, limit=limit)
+        total += pruned
+        if pruned < limit:
+            break
+    # The last entry of a clock that was ahead is as old as the one after it, which is young.
+    assert total == (3 if ahead == [4] else 4)
+    with runtime.database.transaction(write=False) as db:
+        left = db.exec(select(AuditRow.number).filter_by(workspace_id=workspace_id)).all()
+    assert min(left) == total + 1
+    assert verify_audit(runtime.database, workspace_id=workspace_id).is_valid
 
 
 def test_an_entry_that_passes_for_pruned_is_found(caller: Caller) -> None:

@@ -180,8 +180,9 @@ def test_a_rebuild_takes_in_what_the_lake_alone_has_and_honours_pauses(
     assert all(checked(recorder).values())
 
 
+@pytest.mark.parametrize("limits", [{"at_once": 2}, {"events_at_once": 2}], ids=["sessions", "events"])
 def test_missing_sessions_are_read_and_taken_in_by_parts_in_the_order_of_sealing(
-    recorder: RecorderResource, desk: Desk
+    recorder: RecorderResource, desk: Desk, limits: dict[str, int]
 ) -> None:
     runtime = recorder.runtime
     lost = []
@@ -191,7 +192,7 @@ def test_missing_sessions_are_read_and_taken_in_by_parts_in_the_order_of_sealing
     execute(runtime, "DELETE FROM graph_session_paths")
     execute(runtime, "UPDATE graph_traces SET n = 0")
     with noted_statements() as noted:
-        assert index_missing_sessions(runtime, SCOPE, at_once=2) == len(lost)
+        assert index_missing_sessions(runtime, SCOPE, **limits) == len(lost)
     whole_rows = [statement for statement, _ in noted if "sessions.event_mark" in statement]
     assert whole_rows and all("sessions.id IN" in statement for statement in whole_rows)
     with runtime.database.transaction(write=False) as db:

@@ -30,7 +30,7 @@ from tests.support.factories import Caller, event, frame
 from tests.support.http_exports import BODY
 from tests.support.http_service import RunningService, serving
 from tests.support.malformed_requests import CASES, assert_complete, send
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import accept_stores, make_settings
 from tests.support.sealing import seal_all
 from tests.support.specification_checks import Rows
 
@@ -48,7 +48,8 @@ def check_bytes_that_are_no_request_are_answered_with_the_headers(caller: Caller
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "secret").write_bytes(settings.secret)
-        app = create_app(make_settings(folder, database_url=settings.database_url, allowed_hosts=()))
+        second = make_settings(folder, database_url=settings.database_url, allowed_hosts=())
+        app = create_app(accept_stores(second))
         with serving(app) as port:
             running = RunningService(f"http://127.0.0.1:{port}", caller.key.key)
             for case, (raw, statuses, code) in CASES.items():

@@ -1,5 +1,7 @@
 """Data stay in their region: stores are marked at the first start and asked at each later one. Spec §1."""
 
+import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,16 +12,21 @@ from typing import Any
 import fsspec
 import pytest
 from sqlmodel import select
+from typer.testing import CliRunner
 
 from recorder.access.workspaces import create_workspace
+from recorder.cli import app
 from recorder.models.workspace import DeploymentRow, WorkspaceRow
 from recorder.runtime import Runtime
 from recorder.setting_parsers import UnknownRegion
 from recorder.settings import Settings
 from recorder.storage.deployment import WrongRegion
+from recorder.storage.known_content import StoreContentMissing
 from recorder.storage.store_regions import StoreAway, StoreUnusable, require_store_marks
 from tests.support.databases import create_database
-from tests.support.sealed_sessions import START, make_settings
+from tests.support.export_runs import ask
+from tests.support.recorded_sessions import execute
+from tests.support.sealed_sessions import START, Recording, make_runtime, make_settings, seal
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -123,6 +130,42 @@ def test_a_run_or_command_marks_no_store(tmp_path: Path) -> None:
     assert not any(path for folder in folders for path in folder.iterdir())
     open_and_close(settings)
     require_store_marks(settings)
+
+
+@pytest.mark.parametrize("name", ["blob", "lake", "cold", "export"])
+def test_no_start_takes_an_empty_folder_for_a_store_with_known_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    data = tmp_path / "data"
+    runtime = make_runtime(data)
+    seal(runtime, [Recording(frames=[0])])
+    if name == "cold":
+        execute(runtime, "UPDATE sessions SET frames_archived_at = sealed_at")
+    if name == "export":
+        ask(runtime, destination={"kind": "signed_url"})
+        execute(runtime, "UPDATE exports SET status = 'completed'")
+    runtime.close()
+    folder = Path(getattr(runtime.settings, f"{name}_url"))
+    folder.rename(tmp_path / "mounted")
+    for is_there in (False, True):
+        if is_there:
+            folder.mkdir()
+        with pytest.raises(StoreContentMissing, match=f"^The store that RECORDER_{name.upper()}_URL names"):
+            open_and_close(runtime.settings)
+    assert not any(folder.iterdir())
+    folder.rmdir()
+    (tmp_path / "mounted").rename(folder)
+    open_and_close(runtime.settings)
+    # Content that is lost is given up by a command of its own.
+    folder.rename(tmp_path / "mounted")
+    for variable in [variable for variable in os.environ if variable.startswith("RECORDER_")]:  # noqa: TID251
+        monkeypatch.delenv(variable)
+    words = ["db", "accept-stores", "--data", str(data), "--json"]
+    for expected in ([f"RECORDER_{name.upper()}_URL"], []):
+        accepted = CliRunner().invoke(app, words)
+        assert accepted.exit_code == 0, accepted.output
+        assert json.loads(accepted.stdout) == {"accepted": expected}
+    open_and_close(runtime.settings)
 
 
 @pytest.mark.parametrize("region", ["", "mars", "US", "eu-west-1"])

@@ -24,7 +24,7 @@ from recorder.models.session import SessionRow
 from recorder.models.tables import METADATA
 from recorder.models.wire import Mode
 from recorder.runtime import Runtime
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import accept_stores, make_settings
 
 JSON = "application/json"
 
@@ -116,7 +116,7 @@ def running_app(folder: Path, database_url: str | None = None, **chosen: Any) ->
     """Yield the application on a folder and a database, without a server."""
     if database_url is not None:
         chosen["database_url"] = database_url
-    app = create_app(make_settings(folder, **chosen))
+    app = create_app(accept_stores(make_settings(folder, **chosen)))
     with TestClient(app, raise_server_exceptions=False) as client:
         yield Service(app, client, app.state.runtime)
 

@@ -22,7 +22,7 @@ from tests.support.browser import find_chromium, find_readable_chromium
 from tests.support.factories import Caller, Service
 from tests.support.http_service import serving
 from tests.support.replay_requests import allow_hosts, get_replay
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import accept_stores, make_settings
 from tests.support.sealing import seal_all
 
 
@@ -31,7 +31,8 @@ def running_live_app(folder: Path, database_url: str) -> Iterator[tuple[Service,
     """Yield the application with a live sandbox that may reach loopback, and the port on which it answers."""
     # Chromium's own sandbox needs rights that many machines of tests withhold.
     browser = BrowserSettings(outbound=("loopback",), no_sandbox=True, chromium=find_readable_chromium())
-    app = create_app(replace(make_settings(folder, database_url=database_url), browser=browser))
+    settings = accept_stores(make_settings(folder, database_url=database_url))
+    app = create_app(replace(settings, browser=browser))
     with (
         TestClient(app, raise_server_exceptions=False) as client,
         serving(app, lifespan="off") as port,

@@ -20,7 +20,10 @@ from recorder.models.workspace import WorkspaceRow
 from recorder.row_digests import compute_events_digest
 from recorder.runtime import Runtime
 from recorder.settings import Settings
+from recorder.storage.blobs import Blobs
+from recorder.storage.lake import Lake
 from recorder.storage.lake_schemas import LAYOUTS, LakeKind
+from recorder.storage.store_regions import check_store_regions
 from recorder.tenant import Tenant
 from tests.support.databases import create_database, create_file
 
@@ -49,7 +52,13 @@ def make_settings(folder: Path, **chosen: Any) -> Settings:
 
 def make_runtime(folder: Path, **chosen: Any) -> Runtime:
     """Return a deployment of its own below a folder."""
-    return Runtime.open(make_settings(folder, **chosen))
+    return Runtime.open(accept_stores(make_settings(folder, **chosen)))
+
+
+def accept_stores(settings: Settings) -> Settings:
+    """Mark stores of a test whose database, shared with other tests, may list content of theirs."""
+    check_store_regions(settings, Blobs(settings.blob_url), Lake(settings.lake_url), marks_new=True)
+    return settings
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,9 @@ import pytest
 from sqlmodel import insert, select, update
 
 from recorder import clock
+from recorder.access.workspaces import create_workspace
 from recorder.audit.log import Origin
+from recorder.ids import new_id
 from recorder.models.operations import OutboxRow
 from recorder.models.webhook import DeliveryRow, WebhookRow
 from recorder.storage.database import Database
@@ -60,6 +62,25 @@ def bodies(database: Database) -> int:
     """Events that are still kept."""
     with database.transaction(write=False) as db:
         return len(db.exec(select(OutboxRow)).all())
+
+
+def test_a_removal_in_one_workspace_leaves_the_records_of_others(
+    database: Database, workspace_id: str
+) -> None:
+    with database.transaction(write=True) as db:
+        second, third = (
+            create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id for _ in range(2)
+        )
+    ours, others, deleted = (deliver_one(database, each)[0] for each in (workspace_id, second, third))
+    with database.transaction(write=True) as db:
+        webhook = db.get_one(WebhookRow, deleted)
+        webhook.deleted_at = clock.now()
+        db.add(webhook)
+        after = clock.now() + MONTH + MINUTE
+        assert not remove_old_deliveries(db, now=after, workspace_id=workspace_id)
+    assert [len(attempts(database, each)) for each in (ours, others, deleted)] == [0, 1, 1]
+    with database.transaction(write=False) as db:
+        assert {row.workspace_id for row in db.exec(select(OutboxRow))} == {second, third}
 
 
 @pytest.mark.parametrize("status", ["succeeded", "failed", "exhausted"])

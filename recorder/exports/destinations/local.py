@@ -13,6 +13,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import BinaryIO
 
+from recorder import clock
 from recorder.errors import InvalidDestination, RecorderError, Unavailable
 from recorder.exports.destinations.base import Destination, FileConflict, PinnedFile
 from recorder.exports.destinations.hashed_files import WRITE_REFUSAL, HashedFile, raise_export_write_error
@@ -26,6 +27,8 @@ _FILE_MODE = 0o644
 _PIECE_BYTES = 1024 * 1024
 #: Attempts to create a folder while probes of other exports remove empty ones around it.
 _MOST_ATTEMPTS = 100
+#: Age in seconds from which an empty folder without a name counts as left by a killed process.
+_LEFT_S = 3_600
 _PATH_REFUSAL = "The file system does not take this path; send a shorter one, of usual names."
 _SUBJECT = "The export destination"
 # Errors of a file system that will never take the file, as opposed to one that does not answer.
@@ -185,6 +188,7 @@ def _make_local_folder(folder: Path) -> list[Path]:
 def _create_shared_folder(path: Path) -> None:
     """Create a folder that has its rights from the start: other exports may create folders in it at once."""
     mode = path.parent.stat().st_mode & _FOLDER_MODE
+    _remove_left_folders(path.parent)
     staged = path.with_name(f".{new_id('req')}")
     staged.mkdir()
     with suppress(OSError):  # some network folders take no modes
@@ -200,6 +204,13 @@ def _create_shared_folder(path: Path) -> None:
                 path.chmod(mode)
     with suppress(PermissionError):  # of a folder in which this user may create files and not list them
         sync_path_to_disk(path.parent)
+
+
+def _remove_left_folders(parent: Path) -> None:
+    """Remove folders without a name that killed processes left empty an hour ago or more."""
+    oldest = clock.now().timestamp() - _LEFT_S
+    with suppress(OSError):  # a folder that this user may not list
+        _remove_if_empty(left for left in parent.glob(".req_*") if left.stat().st_mtime < oldest)
 
 
 def _remove_if_empty(folders: Iterable[Path]) -> None:

@@ -13,7 +13,7 @@ from recorder import clock
 from recorder.errors import RecorderError
 from recorder.governance.backup.backup_manifest import BackupManifest
 from recorder.governance.backup.backup_store import BackupStore
-from recorder.governance.backup.errors import NoBackup
+from recorder.governance.backup.errors import BackupsAway, NoBackup
 from recorder.storage.durable_files import sync_path_to_disk
 
 #: Days that a backup may be kept.
@@ -35,7 +35,7 @@ _RECORDS = TypeAdapter(list[BackupRecord])
 
 def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     """Add a backup to the record; drop those that were deleted."""
-    address = to if "://" in to else str(Path(to).resolve())
+    address = _make_record_address(to)
     others = [record for record in read_backup_records(data) if record.to != address]
     archive = BackupStore(to)
     for backup_id in archive.list_ids():
@@ -47,6 +47,21 @@ def note_backup(data: Path, to: str, manifest: BackupManifest) -> None:
     fresh.write_bytes(orjson.dumps([record.model_dump(mode="json") for record in newest]))
     sync_path_to_disk(fresh)
     fresh.rename(path)
+
+
+def require_recorded_backups(data: Path, archive: BackupStore) -> None:
+    """Check that a place in which backups were made still holds one.
+
+    Raises:
+        BackupsAway: if it holds none: its volume may not be mounted.
+    """
+    address = _make_record_address(archive.url)
+    if any(record.to == address for record in read_backup_records(data)) and not archive.list_ids():
+        raise BackupsAway(archive.url)
+
+
+def _make_record_address(to: str) -> str:
+    return to if "://" in to else str(Path(to).resolve())
 
 
 def read_backup_records(data: Path) -> list[BackupRecord]:

@@ -25,7 +25,7 @@ from recorder.governance.backup.backup_manifest import (
     Store,
     deployment_digest,
 )
-from recorder.governance.backup.backup_records import note_backup
+from recorder.governance.backup.backup_records import note_backup, require_recorded_backups
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.errors import BackupBusy, DamagedBackup
 from recorder.governance.backup.lake_moment import FilesChanged, is_log_key, read_lake_moment
@@ -86,6 +86,7 @@ def create_backup(
     to: str,
     *,
     keep_days: int | None = None,
+    starts_over: bool = False,
     on_progress: OnProgress = lambda handled, copied: None,
     on_step: Callable[[str], object] = lambda step: None,
 ) -> BackupReport:
@@ -95,6 +96,7 @@ def create_backup(
         runtime: the deployment.
         to: folder or address of a store.
         keep_days: delete backups of this deployment that are older; None keeps all.
+        starts_over: accept that no earlier backup is left where some were made.
         on_progress: called with bytes that were handled, and those of them that were copied.
         on_step: called with the name of each step.
 
@@ -102,6 +104,7 @@ def create_backup(
         BackupBusy: if another backup is at work.
         TargetInsideDeployment: if the folder is inside one that the backup protects.
         BackupStoreUnusable: if the folder or store of the backups refuses or does not answer.
+        BackupsAway: if no earlier backup is left where some were made.
         DatabaseNotCopied: if the data folder has no room for a copy of SQLite's file.
         OtherDeployment: if the folder holds backups of another deployment.
         OldBackupDamaged: if the backup was made, but no old parts were deleted: an older one is damaged.
@@ -117,7 +120,7 @@ def create_backup(
         with LeaseKeeper(runtime.database, lambda: [held], every_s=every_s):
             work = _BackupRun(runtime, held, to, on_progress, on_step)
             try:
-                return work.run(keep_days)
+                return work.run(keep_days, starts_over=starts_over)
             except Exception:
                 # A run that took over removes this one's folder and parts: then that is why this one failed.
                 with suppress(Unavailable), runtime.database.transaction(write=True) as db:
@@ -142,13 +145,15 @@ class _BackupRun:
         self._known: dict[tuple[str, str], BackupFileEntry] = {}
         self._lake_files = Blobs(runtime.lake.url)
 
-    def run(self, keep_days: int | None) -> BackupReport:
+    def run(self, keep_days: int | None, *, starts_over: bool) -> BackupReport:
         """Make the backup; return its report."""
         began = clock.now()
         settings = self._runtime.settings
         stores = (settings.blob_url, settings.lake_url, settings.export_url, settings.cold_url)
         self._archive.require_outside((str(settings.data_dir), *stores))
         self._archive.require_owner(settings.secret)
+        if not starts_over:
+            require_recorded_backups(settings.data_dir, self._archive)
         require_store_marks(settings)
         self._read_known()
         self._on_step("lake")

@@ -44,6 +44,17 @@ class BackupStoreUnusable(Unavailable):
         )
 
 
+class BackupsAway(Unavailable):
+    """The folder or store in which backups were made holds none."""
+
+    def __init__(self, where: str) -> None:
+        RecorderError.__init__(
+            self,
+            f"No backup is left in {where}, where backups of this deployment were made: a volume may not be "
+            "mounted. Mount it. If all of them were deleted on purpose, add --start-over.",
+        )
+
+
 class TargetInsideDeployment(Invalid):
     """The folder for backups is inside a folder that the backup protects."""
 
@@ -119,6 +130,28 @@ class NotEmpty(Conflict):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} is not empty. Nothing was written. Restore into an empty one.")
+
+
+class RestoreBusy(Conflict):
+    """Another restore to the same data folder is at work."""
+
+    code = "restore_busy"
+
+    def __init__(self, data: Path, staged: Path) -> None:
+        super().__init__(
+            f"Another restore to {data} is at work in {staged}. Wait until it ends, or choose another folder."
+        )
+
+
+class RestoreTargetUnusable(Unavailable):
+    """The folder to restore into cannot be created or written."""
+
+    def __init__(self, data: Path, error: OSError) -> None:
+        RecorderError.__init__(
+            self,
+            f"Nothing was restored: {data} cannot be written ({error.strerror}). Free some space there, or "
+            "choose a folder that this user may create.",
+        )
 
 
 class OtherEngine(Conflict):

@@ -19,13 +19,23 @@ from sqlalchemy import make_url, update
 from sqlmodel import delete
 
 from recorder.data_folder import make_sqlite_url, store_secret
+from recorder.errors import Unavailable
 from recorder.governance.backup.backup_manifest import BackupFileEntry, BackupManifest, Store
 from recorder.governance.backup.backup_store import BackupStore
 from recorder.governance.backup.create import GONE
-from recorder.governance.backup.errors import DamagedBackup, NotEmpty, OtherEngine
+from recorder.governance.backup.errors import (
+    BackupStoreUnusable,
+    DamagedBackup,
+    NotEmpty,
+    OtherEngine,
+    RestoreTargetUnusable,
+)
 from recorder.governance.backup.later_changes import AppliedChanges, LaterChanges, apply_later_changes
 from recorder.governance.backup.snapshot import FILE, make_copy_statement
-from recorder.ids import new_id
+from recorder.governance.backup.unfinished_restores import (
+    hold_staged_folder,
+    name_staged_folder,
+)
 from recorder.models.operations import LeaseRow, SealPortionRow
 from recorder.models.workspace import DeploymentRow
 from recorder.runtime import Runtime
@@ -36,6 +46,7 @@ from recorder.storage.deployment import WrongRegion
 from recorder.storage.durable_files import keep_files_private, make_durable_folder, sync_path_to_disk
 from recorder.storage.lake import Lake
 from recorder.storage.lake_maintenance import LakeTimes
+from recorder.storage.store_regions import check_store_regions
 
 _KEY = re.compile(r"[A-Za-z0-9_\-.=%+@, ]+(?:/[A-Za-z0-9_\-.=%+@, ]+)*", re.ASCII)
 #: Files that are read or written at a time, and that are listed at a time.
@@ -107,6 +118,8 @@ def restore_backup(
         WrongSecret: if the secret is another one.
         WrongRegion: if the backup is of another region.
         NotEmpty: if the folder, the database or a store holds something.
+        RestoreBusy: if another restore to the folder is at work.
+        RestoreTargetUnusable: if the folder cannot be written, or its disk is full.
         OtherEngine: if the database is of another kind.
         UnknownSchema: if the backup is of a later release.
         AuditDoesNotFit: if the audit log does not continue the chains of the backup.
@@ -125,10 +138,13 @@ def restore_backup(
     )
     if files != manifest.files:
         raise DamagedBackup("its list of files is incomplete")
-    with _staged_folder(target):
+    with _translate_target_errors(wanted.data_dir), _staged_folder(target):
         on_step("write")
         gone = _restore_files(archive, manifest, target, on_bytes)
         on_step("changes")
+        # A backup holds no marks of stores.
+        blobs, lake = target.open_store("frames"), Lake(target.staged.lake_url)
+        check_store_regions(target.staged, blobs, lake, marks_new=True)
         opened = Runtime.open(target.staged, create=True)
         # No reader has listed the logs yet: no entry that names a purged session has to stay for one.
         times = LakeTimes(log_entries=timedelta(0))
@@ -221,20 +237,35 @@ def _check_entry_to_restore(entry: BackupFileEntry) -> None:
 
 
 @contextmanager
+def _translate_target_errors(data: Path) -> Iterator[None]:
+    """Name the data folder in the error of a disk that is full, or of a folder that cannot be created."""
+    try:
+        yield
+    except BackupStoreUnusable:
+        raise
+    except OSError as error:
+        raise RestoreTargetUnusable(data, error) from error
+    except Unavailable as error:
+        if isinstance(error.__cause__, OSError):
+            raise RestoreTargetUnusable(data, error.__cause__) from error
+        raise
+
+
+@contextmanager
 def _staged_folder(target: _RestoreTarget) -> Iterator[None]:
     """Create the folder beside the wanted one; rename it at the end, delete it after an error."""
     staged, wanted = target.staged.data_dir, target.wanted.data_dir
     make_durable_folder(staged.parent)
-    staged.mkdir(mode=0o700)
-    try:
-        yield
-        if wanted.exists():
-            wanted.rmdir()
-        staged.rename(wanted)
-        sync_path_to_disk(wanted.parent)
-    except BaseException:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise
+    with hold_staged_folder(staged, wanted):
+        try:
+            yield
+            if wanted.exists():
+                wanted.rmdir()
+            staged.rename(wanted)
+            sync_path_to_disk(wanted.parent)
+        except BaseException:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
 
 
 def _restore_files(
@@ -324,7 +355,7 @@ def _release_restored_work(database: Database) -> None:
 def stage_settings(wanted: Settings) -> Settings:
     """Return settings whose data folder, with all that it holds, is one beside the wanted folder."""
     data = wanted.data_dir
-    staged = data.with_name(f".{data.name}.restoring-{new_id('req').partition('_')[2]}")
+    staged = name_staged_folder(data)
 
     def move(address: str) -> str:
         for before, after in (

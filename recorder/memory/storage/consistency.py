@@ -6,7 +6,7 @@ ran forwards; some may be after a database and a lake were restored apart. Their
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,8 @@ from recorder.runtime import Runtime
 from recorder.storage.lake_reads import retry_lake_read
 from recorder.tenant import GraphScope
 
-_AT_ONCE = 500
+#: Sessions that are read and taken in at once, and the events that they may have together.
+_AT_ONCE, _EVENTS_AT_ONCE = 500, 20_000
 
 
 def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[str]:
@@ -58,7 +59,13 @@ def find_missing_sessions(db: DbSession, scope: GraphScope) -> list[str]:
     return list(db.exec(statement))
 
 
-def index_missing_sessions(runtime: Runtime, scope: GraphScope, *, at_once: int = _AT_ONCE) -> int:
+def index_missing_sessions(
+    runtime: Runtime,
+    scope: GraphScope,
+    *,
+    at_once: int = _AT_ONCE,
+    events_at_once: int = _EVENTS_AT_ONCE,
+) -> int:
     """Take what is missing into a graph, from the steps in the lake; nothing while the graph is paused.
 
     Sessions that the lake does not hold either stay missing.
@@ -67,6 +74,7 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope, *, at_once: int 
         runtime: the deployment.
         scope: the graph.
         at_once: sessions that are read and taken in at once.
+        events_at_once: events that these have together; a larger session is taken in alone.
 
     Returns:
         How many sessions were taken in.
@@ -76,9 +84,10 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope, *, at_once: int 
     """
     with runtime.database.transaction(write=False) as db:
         missing = find_missing_sessions(db, scope)
+        portions = list(_divide_missing_sessions(db, missing, at_once, events_at_once))
     indexer = GraphIndexer(GraphCapacity.of_megabytes(runtime.settings.graph_memory_mb))
-    for start in range(0, len(missing), at_once):
-        steps = _read_missing_session_steps(runtime, scope, missing[start : start + at_once])
+    for portion in portions:
+        steps = _read_missing_session_steps(runtime, scope, portion)
         with runtime.database.transaction(write=False) as db:
             some = _read_missing_session_rows(db, steps)
             prepared = indexer.prepare(db, some, steps)
@@ -86,6 +95,26 @@ def index_missing_sessions(runtime: Runtime, scope: GraphScope, *, at_once: int 
             indexer.commit(db, prepared, _lock_missing_session_rows(db, some))
     with runtime.database.transaction(write=False) as db:
         return len(missing) - len(find_missing_sessions(db, scope))
+
+
+def _divide_missing_sessions(
+    db: DbSession, session_ids: list[str], at_once: int, events_at_once: int
+) -> Iterator[list[str]]:
+    """Yield the ids in portions: steps of sessions with a million events do not fit into memory together."""
+    for start in range(0, len(session_ids), at_once):
+        some = session_ids[start : start + at_once]
+        sizes = select(SessionRow.id, SessionRow.event_count).where(col(SessionRow.id).in_(some))
+        event_counts = dict(db.exec(sizes).all())
+        portion: list[str] = []
+        events = 0
+        for session_id in some:
+            count = event_counts[session_id]
+            if portion and events + count > events_at_once:
+                yield portion
+                portion, events = [], 0
+            portion.append(session_id)
+            events += count
+        yield portion
 
 
 def _read_missing_session_rows(db: DbSession, session_ids: Iterable[str]) -> list[SessionRow]:
