@@ -26,6 +26,7 @@ from recorder.recording.ingest_statements import (
     reserve_item_positions,
 )
 from recorder.recording.item_masking import mask_events
+from recorder.recording.session_locks import SessionKey
 
 
 class TimedItem(msgspec.Struct):
@@ -79,10 +80,15 @@ class EventBatch:
         """Kind of the items; see `ingest.IngestBatch`."""
         return "events"
 
+    @property
+    def session(self) -> SessionKey:
+        """Workspace, mode and id of the session."""
+        tenant = self.caller.tenant
+        return tenant.workspace_id, tenant.mode, self.session_id
+
     def store(self, cursor: IngestCursor) -> bytes:
         """Write the batch; see `ingest.IngestBatch`."""
-        tenant = self.caller.tenant
-        session = (tenant.workspace_id, tenant.mode, self.session_id)
+        session = self.session
         if self.key is None and not self.named:
             return self._insert(cursor, session, skipped=0)
         lock_session_for_ingest(cursor, session)

@@ -4,6 +4,7 @@ Beside `Database.transaction` only this module commits (docs/decisions/0002-grou
 submits a batch that is checked and packed. The writer thread takes all that wait, stores
 them in ONE transaction and resolves their futures after its commit.
 State check, counters and positions are one UPDATE per batch.
+On PostgreSQL a group waits for no session that another transaction holds: its batches are tried again.
 The statements run through `DriverCursor`, which has one style of statements for both engines.
 """
 
@@ -21,9 +22,10 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import Dialect
 from sqlmodel import SQLModel
 
-from recorder.errors import RecorderError, Unavailable
+from recorder.errors import RecorderError, SessionBusy, Unavailable
 from recorder.metrics import count_group_commit
 from recorder.recording.metering import CapturedTimeCharges, MeteringStatements, UsageChanged
+from recorder.recording.session_locks import SessionKey, lock_free_sessions
 from recorder.setting_parsers import SessionSize
 from recorder.storage.database import Database
 
@@ -108,12 +110,14 @@ def is_transient_ingest_error(error: Exception) -> bool:
 log = logging.getLogger("recorder.ingest")
 
 _MAX_GROUP = 256
+#: Pause before batches are tried again whose sessions another transaction holds.
+_BUSY_PAUSE_S = 0.02
 
 
 class IngestBatch(Protocol):
     """Batch that a request submits to the writer."""
 
-    #: Orders a group, so that two processes lock sessions in the same order.
+    #: Orders a group, so that the batches of a session are stored one after another.
     session_id: str
     #: How many items it has stored, duplicates left out, and of what kind.
     n: int
@@ -121,6 +125,10 @@ class IngestBatch(Protocol):
     @property
     def kind(self) -> Literal["events", "frames"]:
         """Return the kind of items that the batch holds."""
+
+    @property
+    def session(self) -> SessionKey:
+        """Return workspace, mode and id of the session."""
 
     def store(self, cursor: IngestCursor) -> bytes:
         """Write the batch within the group's transaction and return the answer's body.
@@ -155,7 +163,11 @@ class IngestWriter:
         self._on_commit = on_commit
         #: A batch is refused while so many wait.
         self.max_waiting = 4_096
+        #: A batch is refused whose session other transactions have held for so many seconds.
+        self.busy_s = 20.0
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        #: Batches whose sessions other transactions hold, in the order they came in, and since when.
+        self._postponed: list[tuple[_Waiting, float]] = []
         self._connect()
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
         self._thread.start()
@@ -180,37 +192,54 @@ class IngestWriter:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
-        while True:
-            group, ended = self._next_group()
+        ended = False
+        while not ended or self._postponed:
+            group, is_last = self._next_group()
+            ended |= is_last
             if group:
                 began = time.perf_counter()
-                results = self._store(group)
+                group, results = self._settle_postponed(group, self._store(group))
                 seconds = time.perf_counter() - began
                 _answer_ingest_group(group, results)
                 stored = _list_stored_ingest_batches(group, results)
                 self._on_commit(stored)
                 count_group_commit(seconds, [(batch.kind, batch.n) for batch in stored])
-            if ended:
-                self._connection.close()
-                return
+        self._connection.close()
 
     def _next_group(self) -> tuple[list["_Waiting"], bool]:
-        """Return all waiting entries, at least one, and whether `close` was called."""
-        entry = self._waiting.get()
-        group: list[_Waiting] = []
-        while entry is not None:
-            group.append(entry)
-            if len(group) == _MAX_GROUP:
-                break
-            try:
+        """Return all waiting entries and the postponed ones, at least one, and whether `close` was called."""
+        group = [waiting for waiting, _ in self._postponed]
+        most = len(group) + _MAX_GROUP
+        is_last = False
+        with suppress(queue.Empty):
+            entry = self._waiting.get(timeout=_BUSY_PAUSE_S if group else None)
+            while entry is not None:
+                group.append(entry)
+                if len(group) == most:
+                    break
                 entry = self._waiting.get_nowait()
-            except queue.Empty:
-                break
+            is_last = entry is None
         # Stable: batches of one session keep the order they came in.
         group.sort(key=lambda waiting: waiting[0].session_id)
-        return group, entry is None
+        return group, is_last
 
-    def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+    def _settle_postponed(
+        self, group: list["_Waiting"], results: "list[bytes | RecorderError | None]"
+    ) -> tuple[list["_Waiting"], "list[bytes | RecorderError]"]:
+        """Postpone the batches without a result; return the others, and those that waited too long."""
+        now = time.monotonic()
+        since = {future: at for (_, future, _), at in self._postponed}
+        self._postponed = []
+        settled: list[tuple[_Waiting, bytes | RecorderError]] = []
+        for waiting, result in zip(group, results, strict=True):
+            began = since.get(waiting[1], now)
+            if result is None and now - began < self.busy_s:
+                self._postponed.append((waiting, began))
+            else:
+                settled.append((waiting, SessionBusy() if result is None else result))
+        return [waiting for waiting, _ in settled], [result for _, result in settled]
+
+    def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError | None]":
         with self._database.ingest_lock:
             for _ in range(3):
                 try:
@@ -238,11 +267,16 @@ class IngestWriter:
             with suppress(Exception):
                 self._connect()
 
-    def _commit(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+    def _commit(self, group: list["_Waiting"]) -> "list[bytes | RecorderError | None]":
+        """Store a group; a batch whose session another transaction holds has no result."""
         self._cursor.begin()
-        results = self._execute(group)
+        busy: set[SessionKey] = set()
+        if not self._database.is_sqlite:  # there the write lock keeps other transactions out
+            busy = lock_free_sessions(self._cursor, {batch.session for batch, _, _ in group})
+        free = [waiting for waiting in group if waiting[0].session not in busy]
+        results = iter(self._execute(free) if free else [])
         self._cursor.commit()
-        return results
+        return [None if batch.session in busy else next(results) for batch, _, _ in group]
 
     def _execute(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
         """Run the statements of a group, on SQLite in the thread of its event loop.

@@ -4,17 +4,18 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from sqlalchemy import text
 
 from recorder.access.rate_tiers import TIERS
-from recorder.errors import NotFound, SessionNotRecording, Unavailable
+from recorder.errors import NotFound, SessionBusy, SessionNotRecording, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording.ingest import IngestCursor, IngestWriter
+from recorder.recording.ingest import DriverCursor, IngestCursor, IngestWriter
 from recorder.recording.ingest_statements import lock_session_for_ingest, reserve_item_positions
+from recorder.recording.session_locks import lock_free_sessions
 from recorder.storage.database import Database
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START
@@ -40,12 +41,16 @@ class Note:
         self.n = n
         self.fault = fault
 
+    @property
+    def session(self) -> tuple[str, str, str]:
+        """The session's identity."""
+        return WORKSPACE, "live", self.session_id
+
     def store(self, cursor: IngestCursor) -> bytes:
         """Take positions and answer the first."""
-        session = (WORKSPACE, "live", self.session_id)
-        lock_session_for_ingest(cursor, session)
+        lock_session_for_ingest(cursor, self.session)
         first, _, _ = reserve_item_positions(
-            cursor, session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
+            cursor, self.session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
         )
         if self.fault is not None:
             raise self.fault
@@ -56,6 +61,7 @@ class Blocker:
     """A batch that writes nothing and keeps the writer busy until a gate opens."""
 
     session_id = ""
+    session = (WORKSPACE, "live", "")
     kind = "events"
     n = 0
 
@@ -231,4 +237,85 @@ def test_the_row_of_a_session_that_does_not_record_is_not_waited_for(postgres: s
         (refused,) = submit(writer, [Note(session_id)])
     assert isinstance(refused, SessionNotRecording)
     writer.close()
+    database.close()
+
+
+class HeldSession:
+    """A writer on PostgreSQL, and a session that another transaction holds while the block runs."""
+
+    def __init__(self, postgres: str) -> None:
+        self.database = Database(create_database(postgres))
+        self.writer = IngestWriter(self.database)
+        self.held, self.other = make_session(self.database), make_session(self.database)
+        self._transaction = self.database.transaction(write=True)
+
+    def __enter__(self) -> Self:
+        db = self._transaction.__enter__()
+        statement = text("UPDATE sessions SET tag_count = tag_count WHERE id = :id")
+        db.connection().execute(statement, {"id": self.held})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()
+        self.database.close()
+
+    def release(self) -> None:
+        """Commit the transaction."""
+        self._transaction.__exit__(None, None, None)
+
+
+def test_a_session_that_is_held_holds_up_no_other_one(postgres: str) -> None:
+    async def run(held: HeldSession) -> list[bytes]:
+        postponed = [asyncio.ensure_future(held.writer.submit(Note(held.held, n=n))) for n in (1, 2)]
+        others = [held.writer.submit(Note(held.other)) for _ in range(3)]
+        assert await asyncio.wait_for(asyncio.gather(*others), 30) == [b"1", b"2", b"3"]
+        later = asyncio.ensure_future(held.writer.submit(Note(held.held)))
+        assert await asyncio.wait_for(held.writer.submit(Note(held.other)), 30) == b"4"
+        assert not any(waiting.done() for waiting in (*postponed, later))
+        await asyncio.to_thread(held.release)
+        return await asyncio.wait_for(asyncio.gather(*postponed, later), 30)
+
+    with HeldSession(postgres) as held:
+        held.writer.busy_s = 60
+        assert asyncio.run(run(held)) == [b"1", b"2", b"4"]
+
+
+def test_a_batch_is_refused_once_its_session_was_held_too_long(postgres: str) -> None:
+    with HeldSession(postgres) as held:
+        held.writer.busy_s = 0.1
+        (refused,) = submit(held.writer, [Note(held.held)])
+        assert isinstance(refused, SessionBusy)
+        held.release()
+        assert submit(held.writer, [Note(held.held)]) == [b"1"]
+
+
+def test_closing_waits_for_what_was_postponed(postgres: str) -> None:
+    async def run(held: HeldSession) -> bytes:
+        postponed = asyncio.ensure_future(held.writer.submit(Note(held.held)))
+        assert await asyncio.wait_for(held.writer.submit(Note(held.other)), 30) == b"1"
+        closing = asyncio.ensure_future(asyncio.to_thread(held.writer.close))
+        await asyncio.to_thread(held.release)
+        await asyncio.wait_for(closing, 30)
+        return await asyncio.wait_for(postponed, 30)
+
+    with HeldSession(postgres) as held:
+        held.writer.busy_s = 20
+        assert asyncio.run(run(held)) == b"1"
+
+
+def test_another_workspace_cannot_hold_a_session_by_its_id(postgres: str) -> None:
+    """A batch of another tenant finds no such session, and must not lock it either."""
+    database = Database(create_database(postgres))
+    session = (WORKSPACE, "live", make_session(database))
+    connection = database.raw_connection()
+    cursor = DriverCursor(connection, database.dialect)
+    cursor.begin()
+    assert (
+        lock_free_sessions(cursor, {("wsp_b", "live", session[2]), (WORKSPACE, "test", session[2])}) == set()
+    )
+    with database.transaction(write=True) as db:
+        db.connection().execute(text("SELECT id FROM sessions FOR UPDATE NOWAIT"))
+        assert lock_free_sessions(cursor, {session}) == {session}
+    assert lock_free_sessions(cursor, {session}) == set()
+    connection.close()
     database.close()
