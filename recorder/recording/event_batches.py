@@ -14,9 +14,9 @@ from recorder.ids import encode_ulid, reserve_ulid_values
 from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
+from recorder.recording.driver_cursor import IngestCursor
 from recorder.recording.event_digests import hash_event_item
 from recorder.recording.event_validation import validate_event_body
-from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
     IngestBatchKey,
     lock_session_for_ingest,

@@ -17,8 +17,8 @@ from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
+from recorder.recording.driver_cursor import IngestCursor
 from recorder.recording.frame_validation import CheckedFrame, hash_frame_upload, validate_frames
-from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
     IngestBatchKey,
     RepeatedAnswer,

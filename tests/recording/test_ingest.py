@@ -13,7 +13,8 @@ from recorder.access.rate_tiers import TIERS
 from recorder.errors import NotFound, SessionBusy, SessionNotRecording, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording.ingest import DriverCursor, IngestCursor, IngestWriter
+from recorder.recording.driver_cursor import DriverCursor, IngestCursor
+from recorder.recording.ingest import IngestBatch, IngestWriter
 from recorder.recording.ingest_statements import lock_session_for_ingest, reserve_item_positions
 from recorder.recording.session_locks import lock_free_sessions
 from recorder.storage.database import Database
@@ -36,15 +37,23 @@ class Note:
 
     kind = "events"
 
-    def __init__(self, session_id: str, *, n: int = 1, fault: Exception | None = None) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        n: int = 1,
+        fault: Exception | None = None,
+        workspace_id: str = WORKSPACE,
+    ) -> None:
         self.session_id = session_id
+        self.workspace_id = workspace_id
         self.n = n
         self.fault = fault
 
     @property
     def session(self) -> tuple[str, str, str]:
         """The session's identity."""
-        return WORKSPACE, "live", self.session_id
+        return self.workspace_id, "live", self.session_id
 
     def store(self, cursor: IngestCursor) -> bytes:
         """Take positions and answer the first."""
@@ -74,14 +83,14 @@ class Blocker:
         return b""
 
 
-def make_session(database: Database, *, status: str = "recording") -> str:
+def make_session(database: Database, *, status: str = "recording", workspace_id: str = WORKSPACE) -> str:
     """Store a bare session row."""
     session_id = new_id("ses")
     with database.transaction(write=True) as db:
         db.add(
             SessionRow(
                 id=session_id,
-                workspace_id=WORKSPACE,
+                workspace_id=workspace_id,
                 mode="live",
                 workflow="pay",
                 status=status,
@@ -187,6 +196,36 @@ def test_too_much_waiting_is_turned_away(
     assert answers[:20] == [str(n).encode() for n in range(1, 21)]
     assert [error.code for error in answers[20:]] == ["unavailable"] * 10
     assert event_count(database, session_id) == 20
+
+
+def test_workspaces_take_turns_in_the_groups(database: Database) -> None:
+    commits: list[list[str]] = []
+
+    def note(stored: list[IngestBatch]) -> None:
+        if stored and stored[0].session_id:
+            commits.append([batch.session[0] for batch in stored])
+
+    writer = IngestWriter(database, note)
+    writer.max_group = 2
+    busy_id, other_id = make_session(database), make_session(database, workspace_id="wsp_b")
+    batches = [Note(busy_id) for _ in range(5)] + [Note(other_id, workspace_id="wsp_b")]
+    assert submit(writer, batches, together=True) == [b"1", b"2", b"3", b"4", b"5", b"1"]
+    writer.close()
+    assert sorted(commits[0]) == [WORKSPACE, "wsp_b"]
+    assert [len(commit) for commit in commits] == [2, 2, 2]
+
+
+def test_a_slow_group_is_followed_by_smaller_ones(postgres: str) -> None:
+    database = Database(create_database(postgres))
+    writer, session_id = IngestWriter(database), make_session(database)
+    gate = threading.Event()
+    threading.Timer(0.2, gate.set).start()
+    submit(writer, [Blocker(gate)])
+    small = writer._group_size
+    assert submit(writer, [Note(session_id)]) == [b"1"]
+    writer.close()
+    database.close()
+    assert small == 16
 
 
 def test_the_writer_owns_its_connection(database: Database, writer: IngestWriter) -> None:
