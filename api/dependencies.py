@@ -15,8 +15,9 @@ from typing import Annotated, Any, TypeVar, cast
 
 import msgspec
 import orjson
-from fastapi import Depends, Query, Request
+from fastapi import Depends, Query, Request, Response
 from fastapi.concurrency import contextmanager_in_threadpool, run_in_threadpool
+from pydantic import BaseModel
 from sqlmodel import Session as DbSession
 
 from api.fair_slots import FairSlots, SlowWork
@@ -267,9 +268,23 @@ class Pager:
         return None if self._position is None else msgspec.convert(self._position, kind)
 
     def make_page(self, fetched: FetchedPage[Item, Any]) -> Page[Item]:
-        """Return the answer for a page that was read, with the cursor of the next one."""
+        """Return the members of the answer for a page that was read, with the cursor of the next one."""
         cursor = None if fetched.position is None else self._encode(fetched.position)
         return Page(data=fetched.items, next_cursor=cursor, has_more=cursor is not None)
+
+    def make_answer(self, fetched: FetchedPage[Any, Any]) -> Response:
+        """Return the answer for a page that was read, as JSON; a route calls it in its worker thread.
+
+        The event loop would stand still while it serialized a page of 4 MiB. The items are serialized one by
+        one, since each call keeps the interpreter's lock.
+        """
+        return self.make_json_answer(fetched.convert(_serialize_page_item))
+
+    def make_json_answer(self, fetched: FetchedPage[bytes, Any]) -> Response:
+        """Return the answer for a page of items that are JSON already."""
+        tail = self.make_page(fetched._replace(items=[])).model_dump_json(exclude={"data"}).encode()
+        data = b",".join(fetched.items)
+        return Response(b'{"data":[' + data + b"]," + tail[1:], media_type="application/json")
 
     def _decode(self, cursor: str) -> tuple[int | None, Any] | None:
         """Return instant and position of a cursor; None if this list did not return it."""
@@ -292,6 +307,10 @@ class Pager:
     def _compute_cursor_mac(self, content: bytes) -> bytes:
         bound = canonical_json(self._bound_to) + b"\0" + content
         return compute_keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
+
+
+def _serialize_page_item(item: BaseModel) -> bytes:
+    return item.model_dump_json(by_alias=True).encode()
 
 
 def _encode_base64(raw: bytes) -> str:

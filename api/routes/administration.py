@@ -93,11 +93,11 @@ def create_key(
     return key_admin.create_key_for_caller(db, caller, origin, body, runtime.settings.secret)
 
 
-@router.get("/keys", tags=["keys"])
-def list_keys(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Key]:
+@router.get("/keys", tags=["keys"], response_model=Page[Key])
+def list_keys(pager: PagerDep, db: Db, caller: CallerDep) -> Response:
     """List the keys that were not revoked, newest first; a test key sees only test keys."""
     before_id = pager.read_cursor(str)
-    return pager.make_page(key_admin.list_keys(db, caller.tenant, before_id=before_id, limit=pager.limit))
+    return pager.make_answer(key_admin.list_keys(db, caller.tenant, before_id=before_id, limit=pager.limit))
 
 
 @router.delete("/keys/{key_id}", tags=["keys"], status_code=204, responses=problem_responses(404))
@@ -130,7 +130,7 @@ def list_audit_entries(
     resource: Annotated[
         _Name | None, Query(description="Id of a resource, or its type, such as `key`.")
     ] = None,
-) -> Page[AuditEntry] | Response:
+) -> Response:
     """List the changes and their actors, oldest first, each entry chained to the one before.
 
     With `Accept: application/x-ndjson` all entries are sent, one a line; this counts as a whole-session read.
@@ -147,4 +147,4 @@ def list_audit_entries(
     )
     if negotiate_format(request, JSON, NDJSON) == NDJSON:
         return AuditDownload(runtime.database, request.app.state.whole_reads, caller, filters)
-    return pager.make_page(read_audit_page(db, filters, limit=pager.limit))
+    return pager.make_answer(read_audit_page(db, filters, limit=pager.limit))

@@ -109,7 +109,4 @@ def list_events(
         )
     row = sessions.find_session(db, caller.tenant, session_id)
     page = read_session_events_page(db, runtime.lake, row, after=after, limit=pager.limit, wanted=wanted)
-    # The records are JSON already.
-    tail = pager.make_page(page._replace(items=[])).model_dump_json(exclude={"data"}).encode()
-    data = b",".join(record.as_json() for record in page.items)
-    return Response(b'{"data":[' + data + b"]," + tail[1:], media_type=JSON)
+    return pager.make_json_answer(page.convert(lambda record: record.as_json()))

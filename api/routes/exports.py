@@ -182,7 +182,7 @@ def create_export(draft: Draft, db: Db, origin: OriginDep, runtime: RuntimeDep) 
     )
 
 
-@router.get("")
+@router.get("", response_model=Page[Export])
 def list_exports(
     pager: PagerDep,
     db: Db,
@@ -194,7 +194,7 @@ def list_exports(
         str | None,
         Query(min_length=1, max_length=limits.TAG_NAME_CHARACTERS, description="Label of the export."),
     ] = None,
-) -> Page[Export]:
+) -> Response:
     """List the exports, newest first."""
     check_tag_parameter(tag)
     page = export_operations.list_exports(
@@ -206,7 +206,7 @@ def list_exports(
         before_id=pager.read_cursor(str),
         limit=pager.limit,
     )
-    return pager.make_page(
+    return pager.make_answer(
         page.convert(lambda row: export_wire_objects.export_to_wire(row, runtime.settings))
     )
 

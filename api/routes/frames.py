@@ -67,14 +67,12 @@ async def append_frames(
     return respond_batch_accepted(answer)
 
 
-@router.get("/frames", responses=problem_responses(404))
-def list_frames(
-    session_id: str, pager: PagerDep, db: Db, caller: CallerDep, runtime: RuntimeDep
-) -> Page[Frame]:
+@router.get("/frames", response_model=Page[Frame], responses=problem_responses(404))
+def list_frames(session_id: str, pager: PagerDep, db: Db, caller: CallerDep, runtime: RuntimeDep) -> Response:
     """List the frames of a session by `(t_ms, id)`, the same before and after sealing."""
     after = pager.read_cursor(tuple[int, str])
     row = sessions.find_session(db, caller.tenant, session_id)
-    return pager.make_page(item_reads.list_frames(db, runtime.lake, row, after=after, limit=pager.limit))
+    return pager.make_answer(item_reads.list_frames(db, runtime.lake, row, after=after, limit=pager.limit))
 
 
 @router.get("/frames/{frame_id}", responses=problem_responses(404))

@@ -103,7 +103,7 @@ def list_paths(
     return MemoryPathList(data=paths)
 
 
-@router.get("/outliers", responses=problem_responses(404))
+@router.get("/outliers", response_model=Page[OutlierSession], responses=problem_responses(404))
 def list_outliers(
     pager: PagerDep,
     db: Db,
@@ -111,7 +111,7 @@ def list_outliers(
     request: Request,
     rank: Rank = "path",
     threshold: Fraction = THRESHOLD,
-) -> Page[OutlierSession]:
+) -> Response:
     """List outliers, the least typical first.
 
     With `rank=path` these are the sessions whose path has a share below `threshold`, with `rank=typicality`
@@ -120,7 +120,7 @@ def list_outliers(
     if rank == "typicality" and "threshold" in request.query_params:
         text = "It selects sessions by their path; leave it out with `rank=typicality`."
         raise ValidationFailed.of("threshold", "invalid_value", message=text, where="query")
-    return pager.make_page(
+    return pager.make_answer(
         session_rankings.rank_outliers(
             db,
             **selection.as_arguments(),

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlmodel import Session as DbSession
 
 from api.dependencies import (
@@ -78,7 +78,7 @@ def create_recovery(
     )
 
 
-@router.get("")
+@router.get("", response_model=Page[Recovery])
 def list_recoveries(
     pager: PagerDep,
     db: Db,
@@ -87,7 +87,7 @@ def list_recoveries(
     status: RecoveryStatus | None = None,
     sandbox: Sandbox | None = None,
     session_id: Annotated[str | None, Query(description="Session that failed.")] = None,
-) -> Page[Recovery]:
+) -> Response:
     """List the recoveries, newest first."""
     page = replay_and_recovery_rows.list_replays_or_recoveries(
         db,
@@ -98,7 +98,7 @@ def list_recoveries(
         before_id=pager.read_cursor(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(recoveries.recovery_to_wire))
+    return pager.make_answer(page.convert(recoveries.recovery_to_wire))
 
 
 @router.get("/{recovery_id}", responses=problem_responses(404))

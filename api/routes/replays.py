@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query, Request, Response
 from sqlmodel import Session as DbSession
 
 from api.dependencies import (
@@ -81,7 +81,7 @@ def create_replay(
     )
 
 
-@router.get("")
+@router.get("", response_model=Page[Replay])
 def list_replays(
     pager: PagerDep,
     db: Db,
@@ -91,7 +91,7 @@ def list_replays(
     sandbox: Sandbox | None = None,
     session_id: Annotated[str | None, Query(description="Session that is replayed.")] = None,
     cause: Annotated[str | None, Query(description="Recovery that asked for it.")] = None,
-) -> Page[Replay]:
+) -> Response:
     """List the replays, newest first."""
     page = replay_and_recovery_rows.list_replays_or_recoveries(
         db,
@@ -102,7 +102,7 @@ def list_replays(
         before_id=pager.read_cursor(str),
         limit=pager.limit,
     )
-    return pager.make_page(page.convert(replay_wire_objects.replay_to_wire))
+    return pager.make_answer(page.convert(replay_wire_objects.replay_to_wire))
 
 
 @router.get("/{replay_id}", responses=problem_responses(404))
@@ -112,12 +112,12 @@ def get_replay(replay_id: str, db: Db, caller: CallerDep) -> Replay:
     return replay_wire_objects.read_labelled_replay(db, row)
 
 
-@router.get("/{replay_id}/steps", responses=problem_responses(404))
-def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[ReplayStep]:
+@router.get("/{replay_id}/steps", response_model=Page[ReplayStep], responses=problem_responses(404))
+def list_replay_steps(replay_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Response:
     """List the steps of a replay, in their order."""
     after = pager.read_cursor(int)
     row = replay_and_recovery_rows.find_replay_or_recovery(db, ReplayRow, caller.tenant, replay_id)
-    return pager.make_page(replays.list_stored_replay_steps(db, row, after=after, limit=pager.limit))
+    return pager.make_answer(replays.list_stored_replay_steps(db, row, after=after, limit=pager.limit))
 
 
 @router.post("/{replay_id}/cancel", responses=problem_responses(403, 404, 409))

@@ -103,16 +103,16 @@ def create_session(masked: MaskedSession, db: Db, caller: CallerDep) -> Session:
     return sessions.create_session(db, caller.tenant, masked.body, masked.changes)
 
 
-@router.get("/sessions", responses=problem_responses(404))
+@router.get("/sessions", response_model=Page[Session], responses=problem_responses(404))
 def list_sessions(
     pager: PagerDep,
     db: Db,
     caller: CallerDep,
     filters: Annotated[session_list.SessionFilter, Depends(get_session_filter)],
-) -> Page[Session]:
+) -> Response:
     """List the sessions, newest first."""
     before_id = pager.read_cursor(str)
-    return pager.make_page(
+    return pager.make_answer(
         session_list.list_sessions(db, caller.tenant, filters, before_id=before_id, limit=pager.limit)
     )
 
@@ -269,9 +269,9 @@ def add_tag(session_id: str, tag: Anchored, db: Db, caller: CallerDep) -> Tag:
     return tags.add_tag(db, caller.tenant, session_id, masked.body, masked.changes, tag.anchor)
 
 
-@tag_router.get("", responses=problem_responses(404))
-def list_tags(session_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Tag]:
+@tag_router.get("", response_model=Page[Tag], responses=problem_responses(404))
+def list_tags(session_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Response:
     """List the tags of a session by `(t_ms, id)`."""
     after = pager.read_cursor(tuple[int, str])
     row = sessions.find_session(db, caller.tenant, session_id)
-    return pager.make_page(tags.list_tags(db, row.id, after=after, limit=pager.limit))
+    return pager.make_answer(tags.list_tags(db, row.id, after=after, limit=pager.limit))

@@ -70,11 +70,11 @@ def create_webhook(
     return subscriptions.create_webhook(db, box, caller.tenant, origin, spec)
 
 
-@router.get("")
-def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Webhook]:
+@router.get("", response_model=Page[Webhook])
+def list_webhooks(pager: PagerDep, db: Db, caller: CallerDep) -> Response:
     """List the webhooks, newest first."""
     before_id = pager.read_cursor(str)
-    return pager.make_page(
+    return pager.make_answer(
         subscriptions.list_webhooks(db, caller.tenant, before_id=before_id, limit=pager.limit)
     )
 
@@ -119,10 +119,10 @@ def send_test(webhook_id: str, db: Db, caller: CallerDep, origin: OriginDep) -> 
     return deliveries.send_test_delivery(db, caller.tenant, origin, webhook_id)
 
 
-@router.get("/{webhook_id}/deliveries", responses=problem_responses(404))
-def list_deliveries(webhook_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Page[Delivery]:
+@router.get("/{webhook_id}/deliveries", response_model=Page[Delivery], responses=problem_responses(404))
+def list_deliveries(webhook_id: str, pager: PagerDep, db: Db, caller: CallerDep) -> Response:
     """List the attempts to send events to this webhook, newest first, kept for thirty days."""
-    return pager.make_page(
+    return pager.make_answer(
         deliveries.list_deliveries(
             db, caller.tenant, webhook_id, before_id=pager.read_cursor(str), limit=pager.limit
         )

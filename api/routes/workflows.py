@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import APIRouter, Path, Response
 
 from api.bodies.body_masking import AdmittedWorkflow
 from api.dependencies import CallerDep, Db, OriginDep, PagerDep
@@ -20,11 +20,11 @@ router = APIRouter(prefix="/v1/workflows", tags=["workflows"], route_class=Stric
 _Slug = Annotated[str, Path(json_schema_extra={"pattern": limits.WORKFLOW_PATTERN})]
 
 
-@router.get("")
-def list_workflows(pager: PagerDep, db: Db, caller: CallerDep) -> Page[Workflow]:
+@router.get("", response_model=Page[Workflow])
+def list_workflows(pager: PagerDep, db: Db, caller: CallerDep) -> Response:
     """List the workflows, newest first."""
     before = pager.read_cursor(tuple[int, str])
-    return pager.make_page(workflows.list_workflows(db, caller.tenant, before=before, limit=pager.limit))
+    return pager.make_answer(workflows.list_workflows(db, caller.tenant, before=before, limit=pager.limit))
 
 
 @router.get("/{workflow}", responses=problem_responses(404))

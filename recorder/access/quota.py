@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal
 
 from sqlmodel import Session as DbSession
@@ -12,6 +13,7 @@ from recorder import clock
 from recorder.access.rate_tiers import TIERS, Tier
 from recorder.errors import QuotaExceeded
 from recorder.models.workspace import Quota, UsageRow, WorkspaceRow
+from recorder.storage.database import add_last_transaction_step
 from recorder.storage.upsert import insert_or_update
 from recorder.tenant import Tenant
 from recorder.webhooks.outbox import add_outbox_event
@@ -133,14 +135,18 @@ def require_quota_minutes(db: DbSession, tenant: Tenant) -> None:
 
 
 def charge_quota_minutes(db: DbSession, workspace_id: str, captured_ms: int) -> None:
-    """Add the captured time of a stopped session; it is never refused.
+    """Add the captured time of stopped sessions as a last step of the transaction; it is never refused.
 
-    This locks the last row of a transaction before the audit log's: the ingest writer locks sessions first.
+    The row of the usage is locked after all others, since the ingest writer locks sessions first. That is
+    directly before the commit: the writer waits for the row with batches of all workspaces.
     """
     if captured_ms > 0:
-        _add_usage(
-            db, workspace_id, quota_period_at(clock.now()), "captured_minutes", captured_ms=captured_ms
-        )
+        add_last_transaction_step(db, partial(_add_captured_ms, workspace_id=workspace_id, ms=captured_ms))
+
+
+def _add_captured_ms(db: DbSession, *, workspace_id: str, ms: int) -> None:
+    db.flush()
+    _add_usage(db, workspace_id, quota_period_at(clock.now()), "captured_minutes", captured_ms=ms)
 
 
 def require_export_row_quota(db: DbSession, tenant: Tenant) -> None:

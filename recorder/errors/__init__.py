@@ -16,7 +16,8 @@ RecorderError
 ├── RangeNotSatisfiable 416
 ├── Invalid           422  ValidationFailed and the finer codes
 ├── Exhausted         429  RateLimited TooManyConnections TooManyStreams QuotaExceeded
-└── Unavailable       503  IdentityMissing NotReady Overloaded NoFreeConnection (nothing was acknowledged)
+└── Unavailable       503  IdentityMissing NotReady Overloaded NoFreeConnection SessionBusy
+                          (nothing was acknowledged)
 
 The HTTP layer maps kinds to statuses; the command line maps them to exit codes. Messages are built from
 names, states and limits, never from the offending value.
@@ -75,6 +76,7 @@ from recorder.errors.kinds import (
     Overloaded,
     Problem,
     RecorderError,
+    SessionBusy,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -145,6 +147,7 @@ __all__ = [
     "RecorderError",
     "RequestTimeout",
     "ResumeWindowExpired",
+    "SessionBusy",
     "SessionFull",
     "SessionNotRecording",
     "SessionNotSealed",

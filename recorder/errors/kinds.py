@@ -187,3 +187,14 @@ class Overloaded(Unavailable):
         RecorderError.__init__(
             self, f"The service has no free {what} now; nothing was acknowledged. Try again in 1 s."
         )
+
+
+class SessionBusy(Unavailable):
+    """Other requests hold the session; nothing was acknowledged (503)."""
+
+    def __init__(self) -> None:
+        RecorderError.__init__(
+            self,
+            "Other requests have changed the session for too long without a pause; nothing was acknowledged. "
+            "Try again, with fewer requests that change this session at the same time.",
+        )

@@ -14,9 +14,9 @@ from recorder.ids import encode_ulid, reserve_ulid_values
 from recorder.masking.masker import Changes
 from recorder.media_types import JSON, require_media_type
 from recorder.models.event import EventBatchBody, EventItem
+from recorder.recording.driver_cursor import IngestCursor
 from recorder.recording.event_digests import hash_event_item
 from recorder.recording.event_validation import validate_event_body
-from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
     IngestBatchKey,
     lock_session_for_ingest,
@@ -26,6 +26,7 @@ from recorder.recording.ingest_statements import (
     reserve_item_positions,
 )
 from recorder.recording.item_masking import mask_events
+from recorder.recording.session_locks import SessionKey
 
 
 class TimedItem(msgspec.Struct):
@@ -79,10 +80,15 @@ class EventBatch:
         """Kind of the items; see `ingest.IngestBatch`."""
         return "events"
 
+    @property
+    def session(self) -> SessionKey:
+        """Workspace, mode and id of the session."""
+        tenant = self.caller.tenant
+        return tenant.workspace_id, tenant.mode, self.session_id
+
     def store(self, cursor: IngestCursor) -> bytes:
         """Write the batch; see `ingest.IngestBatch`."""
-        tenant = self.caller.tenant
-        session = (tenant.workspace_id, tenant.mode, self.session_id)
+        session = self.session
         if self.key is None and not self.named:
             return self._insert(cursor, session, skipped=0)
         lock_session_for_ingest(cursor, session)

@@ -17,8 +17,8 @@ from recorder.ids import new_id
 from recorder.masking.masker import Changes
 from recorder.models.frame import FrameItem, FrameRow
 from recorder.models.session import NEVER_CHARGED, SessionRow
+from recorder.recording.driver_cursor import IngestCursor
 from recorder.recording.frame_validation import CheckedFrame, hash_frame_upload, validate_frames
-from recorder.recording.ingest import IngestCursor
 from recorder.recording.ingest_statements import (
     IngestBatchKey,
     RepeatedAnswer,
@@ -27,6 +27,7 @@ from recorder.recording.ingest_statements import (
     reserve_item_positions,
 )
 from recorder.recording.item_masking import mask_frames
+from recorder.recording.session_locks import SessionKey
 from recorder.recording.sessions import find_session
 from recorder.storage.blobs import Blobs
 from recorder.storage.database import Database
@@ -55,10 +56,15 @@ class FrameBatch:
         """Kind of the items; see `ingest.IngestBatch`."""
         return "frames"
 
+    @property
+    def session(self) -> SessionKey:
+        """Workspace, mode and id of the session."""
+        tenant = self.caller.tenant
+        return tenant.workspace_id, tenant.mode, self.session_id
+
     def store(self, cursor: IngestCursor) -> bytes:
         """Write the index rows; see `ingest.IngestBatch`."""
-        tenant = self.caller.tenant
-        session = (tenant.workspace_id, tenant.mode, self.session_id)
+        session = self.session
         lock_session_for_ingest(cursor, session)
         if self.key is not None:
             earlier = self.key.find_earlier_answer(cursor, self.session_id)

@@ -4,7 +4,8 @@ Beside `Database.transaction` only this module commits (docs/decisions/0002-grou
 submits a batch that is checked and packed. The writer thread takes all that wait, stores
 them in ONE transaction and resolves their futures after its commit.
 State check, counters and positions are one UPDATE per batch.
-The statements run through `DriverCursor`, which has one style of statements for both engines.
+On PostgreSQL a group waits for no session that another transaction holds: its batches are tried again.
+If more wait than one group takes, workspaces take turns.
 """
 
 import asyncio
@@ -12,92 +13,19 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from sqlalchemy import inspect
-from sqlalchemy.engine import Dialect
-from sqlmodel import SQLModel
-
-from recorder.errors import RecorderError, Unavailable
+from recorder.errors import RecorderError, SessionBusy, Unavailable
+from recorder.fair_scheduling import RoundRobinQueue
 from recorder.metrics import count_group_commit
-from recorder.recording.metering import CapturedTimeCharges, MeteringStatements, UsageChanged
+from recorder.recording.driver_cursor import DriverCursor, IngestCursor
+from recorder.recording.metering import UsageChanged
+from recorder.recording.session_locks import SessionKey, lock_free_sessions
 from recorder.setting_parsers import SessionSize
 from recorder.storage.database import Database
-
-IngestedRow = tuple[Any, ...]
-
-
-class IngestCursor(MeteringStatements, Protocol):
-    """The part of a driver's cursor that batches use; statements take `?` for every value."""
-
-    is_sqlite: bool
-    #: Most that one session holds.
-    session_size: SessionSize
-    #: Whether the batches are those of live replays, which add to their recordings alone.
-    records_replays: bool
-    #: What the batches of the group at hand cost.
-    charges: CapturedTimeCharges
-
-
-class DriverCursor:
-    """A driver's cursor with its transactions; `?` becomes psycopg's `%s`."""
-
-    def __init__(
-        self,
-        connection: Any,
-        dialect: Dialect,
-        session_size: SessionSize = SessionSize(),
-        *,
-        records_replays: bool = False,
-    ) -> None:
-        self.session_size = session_size
-        self.records_replays = records_replays
-        self._cursor = connection.cursor()
-        self._dialect = dialect
-        self.is_sqlite = dialect.name == "sqlite"
-        self.charges = CapturedTimeCharges()
-        self._begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
-        if not self.is_sqlite:
-            connection.autocommit = True
-
-    def begin(self) -> None:
-        self._cursor.execute(self._begin)
-        self.charges.begin()
-
-    def commit(self) -> None:
-        self._cursor.execute("COMMIT")
-        self.charges.keep()
-
-    def roll_back(self) -> None:
-        # Where no transaction was open there is nothing to undo.
-        with suppress(Exception):
-            self._cursor.execute("ROLLBACK")
-
-    def all(self, statement: str, values: Sequence[Any]) -> list[IngestedRow]:
-        self._cursor.execute(self._adapt_statement(statement), values)
-        rows: list[IngestedRow] = self._cursor.fetchall()
-        return rows
-
-    def many(self, statement: str, rows: Sequence[IngestedRow]) -> None:
-        self._cursor.executemany(self._adapt_statement(statement), rows)
-
-    def insert(self, row: SQLModel) -> None:
-        """Insert a row of a table, its values in the form that SQLAlchemy gives them."""
-        columns = [(attribute.columns[0], attribute.key) for attribute in inspect(type(row)).column_attrs]
-        names = ", ".join(column.name for column, _ in columns)
-        marks = ", ".join("?" * len(columns))
-        values = tuple(self._bind_value(column.type, getattr(row, key)) for column, key in columns)
-        self.many(f"INSERT INTO {columns[0][0].table.name} ({names}) VALUES ({marks})", [values])  # noqa: S608
-
-    def _bind_value(self, type: Any, value: Any) -> Any:
-        bind = type.dialect_impl(self._dialect).bind_processor(self._dialect)
-        return value if bind is None else bind(value)
-
-    def _adapt_statement(self, statement: str) -> str:
-        return statement if self.is_sqlite else statement.replace("?", "%s")
 
 
 def is_transient_ingest_error(error: Exception) -> bool:
@@ -108,12 +36,18 @@ def is_transient_ingest_error(error: Exception) -> bool:
 log = logging.getLogger("recorder.ingest")
 
 _MAX_GROUP = 256
+#: On PostgreSQL a group whose statements take longer than this is followed by smaller ones, down to the least
+#: size: a batch waits for a group that has begun, and each statement for a turn of the interpreter's lock.
+_GROUP_S = 0.05
+_LEAST_GROUP = 16
+#: Pause before batches are tried again whose sessions another transaction holds.
+_BUSY_PAUSE_S = 0.02
 
 
 class IngestBatch(Protocol):
     """Batch that a request submits to the writer."""
 
-    #: Orders a group, so that two processes lock sessions in the same order.
+    #: Orders a group, so that the batches of a session are stored one after another.
     session_id: str
     #: How many items it has stored, duplicates left out, and of what kind.
     n: int
@@ -121,6 +55,10 @@ class IngestBatch(Protocol):
     @property
     def kind(self) -> Literal["events", "frames"]:
         """Return the kind of items that the batch holds."""
+
+    @property
+    def session(self) -> SessionKey:
+        """Return workspace, mode and id of the session."""
 
     def store(self, cursor: IngestCursor) -> bytes:
         """Write the batch within the group's transaction and return the answer's body.
@@ -155,7 +93,16 @@ class IngestWriter:
         self._on_commit = on_commit
         #: A batch is refused while so many wait.
         self.max_waiting = 4_096
+        #: A batch is refused whose session other transactions have held for so many seconds.
+        self.busy_s = 20.0
+        #: Most batches of a group, beside those that are tried again; a slow database makes it fewer.
+        self.max_group = self._group_size = _MAX_GROUP
         self._waiting: queue.SimpleQueue[_Waiting | None] = queue.SimpleQueue()
+        #: Waiting batches by their workspaces, which take turns; only the writer's thread changes them.
+        self._turns = RoundRobinQueue[_Waiting]()
+        self._turn_count = 0
+        #: Batches whose sessions other transactions hold, in the order they came in, and since when.
+        self._postponed: list[tuple[_Waiting, float]] = []
         self._connect()
         self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
         self._thread.start()
@@ -167,7 +114,7 @@ class IngestWriter:
             RecorderError: as the batch was refused.
             Unavailable: if too much waits already, or the database does not answer.
         """
-        if self._waiting.qsize() >= self.max_waiting:
+        if self._waiting.qsize() + self._turn_count >= self.max_waiting:
             raise Unavailable("Ingest is at its limit and")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes] = loop.create_future()
@@ -180,37 +127,62 @@ class IngestWriter:
         self._thread.join(timeout=30)
 
     def _run(self) -> None:
-        while True:
-            group, ended = self._next_group()
+        ended = False
+        while not ended or self._turn_count or self._postponed:
+            ended |= self._gather_waiting()
+            group = self._next_group()
             if group:
                 began = time.perf_counter()
-                results = self._store(group)
+                group, results = self._settle_postponed(group, self._store(group))
                 seconds = time.perf_counter() - began
                 _answer_ingest_group(group, results)
                 stored = _list_stored_ingest_batches(group, results)
                 self._on_commit(stored)
                 count_group_commit(seconds, [(batch.kind, batch.n) for batch in stored])
-            if ended:
-                self._connection.close()
-                return
+        self._connection.close()
 
-    def _next_group(self) -> tuple[list["_Waiting"], bool]:
-        """Return all waiting entries, at least one, and whether `close` was called."""
-        entry = self._waiting.get()
-        group: list[_Waiting] = []
-        while entry is not None:
-            group.append(entry)
-            if len(group) == _MAX_GROUP:
-                break
-            try:
+    def _gather_waiting(self) -> bool:
+        """Wait until a batch can be stored or tried again; return whether `close` was called."""
+        is_idle = not (self._turn_count or self._postponed)
+        pause_s = 0.0 if self._turn_count else _BUSY_PAUSE_S
+        with suppress(queue.Empty):
+            entry = self._waiting.get(timeout=None if is_idle else pause_s)
+            while entry is not None:
+                self._turns.add(entry[0].session[0], entry)
+                self._turn_count += 1
                 entry = self._waiting.get_nowait()
-            except queue.Empty:
+            return True
+        return False
+
+    def _next_group(self) -> list["_Waiting"]:
+        """Return the batches to try again, and the next ones of the workspaces in turn."""
+        group = [waiting for waiting, _ in self._postponed]
+        for _ in range(min(self.max_group, self._group_size)):
+            if (turn := self._turns.take()) is None:
                 break
+            group.append(turn[1])
+            self._turn_count -= 1
         # Stable: batches of one session keep the order they came in.
         group.sort(key=lambda waiting: waiting[0].session_id)
-        return group, entry is None
+        return group
 
-    def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+    def _settle_postponed(
+        self, group: list["_Waiting"], results: "list[bytes | RecorderError | None]"
+    ) -> tuple[list["_Waiting"], "list[bytes | RecorderError]"]:
+        """Postpone the batches without a result; return the others, and those that waited too long."""
+        now = time.monotonic()
+        since = {future: at for (_, future, _), at in self._postponed}
+        self._postponed = []
+        settled: list[tuple[_Waiting, bytes | RecorderError]] = []
+        for waiting, result in zip(group, results, strict=True):
+            began = since.get(waiting[1], now)
+            if result is None and now - began < self.busy_s:
+                self._postponed.append((waiting, began))
+            else:
+                settled.append((waiting, SessionBusy() if result is None else result))
+        return [waiting for waiting, _ in settled], [result for _, result in settled]
+
+    def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError | None]":
         with self._database.ingest_lock:
             for _ in range(3):
                 try:
@@ -238,11 +210,24 @@ class IngestWriter:
             with suppress(Exception):
                 self._connect()
 
-    def _commit(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
+    def _commit(self, group: list["_Waiting"]) -> "list[bytes | RecorderError | None]":
+        """Store a group; a batch whose session another transaction holds has no result."""
+        began = time.perf_counter()
         self._cursor.begin()
-        results = self._execute(group)
+        busy: set[SessionKey] = set()
+        if not self._database.is_sqlite:  # there the write lock keeps other transactions out
+            busy = lock_free_sessions(self._cursor, {batch.session for batch, _, _ in group})
+        free = [waiting for waiting in group if waiting[0].session not in busy]
+        results = iter(self._execute(free) if free else [])
+        if not self._database.is_sqlite:
+            self._adapt_group_size(len(group), time.perf_counter() - began)
         self._cursor.commit()
-        return results
+        return [None if batch.session in busy else next(results) for batch, _, _ in group]
+
+    def _adapt_group_size(self, count: int, seconds: float) -> None:
+        """Set the size of the next groups after the statements of one."""
+        size = int(count * _GROUP_S / seconds) if seconds > _GROUP_S else 2 * self._group_size
+        self._group_size = min(self.max_group, max(_LEAST_GROUP, size))
 
     def _execute(self, group: list["_Waiting"]) -> "list[bytes | RecorderError]":
         """Run the statements of a group, on SQLite in the thread of its event loop.

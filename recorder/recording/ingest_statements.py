@@ -20,7 +20,7 @@ from recorder.errors import (
 from recorder.hashing import compute_keyed_digest
 from recorder.models.event import BatchKeyRow
 from recorder.models.session import NEVER_CHARGED
-from recorder.recording.ingest import IngestCursor
+from recorder.recording.driver_cursor import IngestCursor
 from recorder.setting_parsers import SessionSize
 
 _UNLIMITED = 2**62

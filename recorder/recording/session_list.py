@@ -15,7 +15,7 @@ from recorder.models.session import Session, SessionMetadataRow, SessionRow, Tag
 from recorder.models.wire import ActorKind, Outcome
 from recorder.recording.sessions import session_to_wire
 from recorder.storage.conditions import in_tenant
-from recorder.storage.limited_reads import check_read_time, without_time_limit
+from recorder.storage.limited_reads import check_read_time, set_postgres_options, without_time_limit
 from recorder.storage.list_pages import FetchedPage, fetch_list_page, stream_rows
 from recorder.tenant import Tenant
 
@@ -75,6 +75,9 @@ def list_sessions(
         statements = (statement.where(col(SessionRow.id).in_(ids)) for ids in id_lists)
 
     def read_rows(count: int) -> Iterator[Any]:
+        if db.get_bind().dialect.name == "postgresql":
+            # By these joins the planner may read the metadata of all workspaces, in the order of their ids.
+            set_postgres_options(db, enable_mergejoin="off", enable_hashjoin="off")
         for part in statements:
             check_read_time(db)
             for row in stream_rows(db, part.limit(count)):

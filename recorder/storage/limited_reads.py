@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import func, select
 from sqlmodel import Session as DbSession
 
 from recorder.errors import ReadTooLong, Unavailable
@@ -16,6 +17,10 @@ _TIME_LIMIT = "time_limit"
 #: which takes up to 5 ms while other threads compute. A page of 500 sessions takes 40,000 instructions.
 _INSTRUCTIONS = 500_000
 _POSTGRES_QUERY_CANCELED = "57014"
+#: Settings of PostgreSQL by which the planner counts rows, not pages. By pages it may read the rows of all
+#: workspaces in the order of their ids, since they are stored in it, until the page is full: those of a
+#: workspace that stored a million rows later come first.
+_PLAN_BY_ROWS = {"seq_page_cost": "0", "random_page_cost": "0"}
 
 
 @contextmanager
@@ -44,7 +49,7 @@ def limited_read(
                 with _ending_sqlite_statements(db, limit, instructions):
                     yield db
             else:
-                _set_postgres_timeout(db, limit_s)
+                set_postgres_options(db, statement_timeout=_format_timeout(limit_s), **_PLAN_BY_ROWS)
                 yield db
     except Unavailable as error:
         if _is_statement_ended(error.__cause__):
@@ -77,10 +82,10 @@ def without_time_limit(db: DbSession) -> Iterator[None]:
     began = time.monotonic()
     limit.is_stopped = True
     if is_postgres:
-        _set_postgres_timeout(db, 0)
+        set_postgres_options(db, statement_timeout="0")
     yield
     if is_postgres:
-        _set_postgres_timeout(db, limit.limit_s)
+        set_postgres_options(db, statement_timeout=_format_timeout(limit.limit_s))
     limit.is_stopped = False
     limit.ends_at += time.monotonic() - began
 
@@ -110,8 +115,14 @@ def _ending_sqlite_statements(db: DbSession, limit: _TimeLimit, instructions: in
         connection.set_progress_handler(None, instructions)
 
 
-def _set_postgres_timeout(db: DbSession, limit_s: float) -> None:
-    db.connection().exec_driver_sql(f"SET LOCAL statement_timeout = {int(limit_s * 1000)}")
+def set_postgres_options(db: DbSession, **options: str) -> None:
+    """Set options of PostgreSQL until the transaction ends, by one statement."""
+    calls = (func.set_config(name, value, True) for name, value in options.items())
+    db.connection().execute(select(*calls))
+
+
+def _format_timeout(limit_s: float) -> str:
+    return str(int(limit_s * 1000))
 
 
 def _is_statement_ended(error: BaseException | None) -> bool:

@@ -4,8 +4,11 @@ Spec §8.2, contract §7.
 """
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
+
+from sqlalchemy import text
 
 from recorder import clock
 from recorder.access.keys import Caller
@@ -16,12 +19,12 @@ from recorder.ids import new_id
 from recorder.models.session import SessionRow
 from recorder.recording.batch_stops import SessionBatchStop
 from recorder.recording.ingest import IngestWriter
-from recorder.recording.session_stops import SessionsBeforeStop
+from recorder.recording.session_stops import SessionsBeforeStop, stop_session
 from recorder.recording.sessions import start_session
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.captured_minutes import MINUTE, ChargedTenant, codes, submit
-from tests.support.databases import create_file
+from tests.support.databases import create_database, create_file
 
 
 def test_charges_grow_with_the_largest_time(tenant: ChargedTenant, writer: IngestWriter) -> None:
@@ -101,6 +104,22 @@ def test_a_group_costs_one_statement_of_usage(tmp_path: Path) -> None:
     groups = sum(statement.startswith("BEGIN") for statement in statements)
     charges = sum(statement.startswith("INSERT INTO usage") for statement in statements)
     assert charges == groups < len(session_ids)
+
+
+def test_a_stop_holds_the_usage_for_its_commit_alone(postgres: str) -> None:
+    """The ingest writers wait for the usage of a workspace with batches of all workspaces."""
+    database = Database(create_database(postgres))
+    tenant = ChargedTenant(database, Caller(Tenant(new_id("wsp"), "live"), new_id("key")))
+    first_id, second_id = tenant.sessions(2, started_at=None)
+    time.sleep(0.01)  # a session of no time is charged nothing
+    tenant.stop(first_id)
+    with database.transaction(write=True) as db:
+        stop_session(db, tenant.caller.tenant, second_id)
+        db.flush()
+        with database.transaction(write=True) as other:
+            rows = other.connection().execute(text("SELECT captured_ms FROM usage FOR UPDATE NOWAIT")).all()
+    assert len(rows) == 1 and tenant.used_ms() == tenant.charged_ms() > 0
+    database.close()
 
 
 def test_stops_among_batches_wait_for_nobody_in_a_circle(

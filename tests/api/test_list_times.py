@@ -1,8 +1,10 @@
 """Lists have a limited time of the database: what takes longer is refused. Contract §1 (lists)."""
 
+from inspect import iscoroutinefunction, signature
 from typing import Any
 
 import pytest
+from fastapi import Response
 from fastapi.routing import APIRoute
 from sqlalchemy import text
 
@@ -20,20 +22,33 @@ ENDLESS = text(
 )
 
 
-def routes_with_pages(service: Service) -> set[tuple[str, str]]:
-    """Method and path of the routes that take a cursor."""
+def list_page_routes(service: Service) -> list[APIRoute]:
+    """Return the routes that take a cursor."""
     routes = [
         route
         for router in service.app.routes
         for route in getattr(getattr(router, "original_router", None), "routes", [])
         if isinstance(route, APIRoute)
     ]
-    return {
-        (method, route.path)
+    return [
+        route
         for route in routes
         if get_pager in {dependency.call for dependency in route.dependant.dependencies}
-        for method in route.methods
-    }
+    ]
+
+
+def routes_with_pages(service: Service) -> set[tuple[str, str]]:
+    """Method and path of the routes that take a cursor."""
+    return {(method, route.path) for route in list_page_routes(service) for method in route.methods}
+
+
+def test_pages_are_serialized_in_the_worker_threads_of_their_routes(service: Service) -> None:
+    """The event loop would stand still for as long as it serialized an answer of 4 MiB."""
+    others = {"/v1/exports/{export_id}/diff"}
+    for route in list_page_routes(service):
+        if route.path not in others:
+            assert signature(route.endpoint).return_annotation is Response, route.path
+            assert not iscoroutinefunction(route.endpoint), route.path
 
 
 def test_the_lists_of_the_table_are_the_routes_with_pages(service: Service) -> None:

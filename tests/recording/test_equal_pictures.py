@@ -7,8 +7,8 @@ from sqlmodel import col, insert, select
 
 from recorder.ids import new_id
 from recorder.models.frame import FrameRow
+from recorder.recording.driver_cursor import DriverCursor
 from recorder.recording.frames import _read_stored_frame_pictures
-from recorder.recording.ingest import DriverCursor
 from recorder.runtime import Runtime
 from tests.support.factories import picture
 from tests.support.recorded_sessions import Desk, open_desk, png_item

@@ -4,17 +4,19 @@ import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from sqlalchemy import text
 
 from recorder.access.rate_tiers import TIERS
-from recorder.errors import NotFound, SessionNotRecording, Unavailable
+from recorder.errors import NotFound, SessionBusy, SessionNotRecording, Unavailable
 from recorder.ids import new_id
 from recorder.models.session import SessionRow
-from recorder.recording.ingest import IngestCursor, IngestWriter
+from recorder.recording.driver_cursor import DriverCursor, IngestCursor
+from recorder.recording.ingest import IngestBatch, IngestWriter
 from recorder.recording.ingest_statements import lock_session_for_ingest, reserve_item_positions
+from recorder.recording.session_locks import lock_free_sessions
 from recorder.storage.database import Database
 from tests.support.databases import create_database
 from tests.support.sealed_sessions import START
@@ -35,17 +37,29 @@ class Note:
 
     kind = "events"
 
-    def __init__(self, session_id: str, *, n: int = 1, fault: Exception | None = None) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        n: int = 1,
+        fault: Exception | None = None,
+        workspace_id: str = WORKSPACE,
+    ) -> None:
         self.session_id = session_id
+        self.workspace_id = workspace_id
         self.n = n
         self.fault = fault
 
+    @property
+    def session(self) -> tuple[str, str, str]:
+        """The session's identity."""
+        return self.workspace_id, "live", self.session_id
+
     def store(self, cursor: IngestCursor) -> bytes:
         """Take positions and answer the first."""
-        session = (WORKSPACE, "live", self.session_id)
-        lock_session_for_ingest(cursor, session)
+        lock_session_for_ingest(cursor, self.session)
         first, _, _ = reserve_item_positions(
-            cursor, session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
+            cursor, self.session, TIERS["unlimited"], events=self.n, frames=0, max_t_ms=self.n
         )
         if self.fault is not None:
             raise self.fault
@@ -56,6 +70,7 @@ class Blocker:
     """A batch that writes nothing and keeps the writer busy until a gate opens."""
 
     session_id = ""
+    session = (WORKSPACE, "live", "")
     kind = "events"
     n = 0
 
@@ -68,14 +83,14 @@ class Blocker:
         return b""
 
 
-def make_session(database: Database, *, status: str = "recording") -> str:
+def make_session(database: Database, *, status: str = "recording", workspace_id: str = WORKSPACE) -> str:
     """Store a bare session row."""
     session_id = new_id("ses")
     with database.transaction(write=True) as db:
         db.add(
             SessionRow(
                 id=session_id,
-                workspace_id=WORKSPACE,
+                workspace_id=workspace_id,
                 mode="live",
                 workflow="pay",
                 status=status,
@@ -183,6 +198,36 @@ def test_too_much_waiting_is_turned_away(
     assert event_count(database, session_id) == 20
 
 
+def test_workspaces_take_turns_in_the_groups(database: Database) -> None:
+    commits: list[list[str]] = []
+
+    def note(stored: list[IngestBatch]) -> None:
+        if stored and stored[0].session_id:
+            commits.append([batch.session[0] for batch in stored])
+
+    writer = IngestWriter(database, note)
+    writer.max_group = 2
+    busy_id, other_id = make_session(database), make_session(database, workspace_id="wsp_b")
+    batches = [Note(busy_id) for _ in range(5)] + [Note(other_id, workspace_id="wsp_b")]
+    assert submit(writer, batches, together=True) == [b"1", b"2", b"3", b"4", b"5", b"1"]
+    writer.close()
+    assert sorted(commits[0]) == [WORKSPACE, "wsp_b"]
+    assert [len(commit) for commit in commits] == [2, 2, 2]
+
+
+def test_a_slow_group_is_followed_by_smaller_ones(postgres: str) -> None:
+    database = Database(create_database(postgres))
+    writer, session_id = IngestWriter(database), make_session(database)
+    gate = threading.Event()
+    threading.Timer(0.2, gate.set).start()
+    submit(writer, [Blocker(gate)])
+    small = writer._group_size
+    assert submit(writer, [Note(session_id)]) == [b"1"]
+    writer.close()
+    database.close()
+    assert small == 16
+
+
 def test_the_writer_owns_its_connection(database: Database, writer: IngestWriter) -> None:
     session_id = make_session(database)
     stop = threading.Event()
@@ -231,4 +276,85 @@ def test_the_row_of_a_session_that_does_not_record_is_not_waited_for(postgres: s
         (refused,) = submit(writer, [Note(session_id)])
     assert isinstance(refused, SessionNotRecording)
     writer.close()
+    database.close()
+
+
+class HeldSession:
+    """A writer on PostgreSQL, and a session that another transaction holds while the block runs."""
+
+    def __init__(self, postgres: str) -> None:
+        self.database = Database(create_database(postgres))
+        self.writer = IngestWriter(self.database)
+        self.held, self.other = make_session(self.database), make_session(self.database)
+        self._transaction = self.database.transaction(write=True)
+
+    def __enter__(self) -> Self:
+        db = self._transaction.__enter__()
+        statement = text("UPDATE sessions SET tag_count = tag_count WHERE id = :id")
+        db.connection().execute(statement, {"id": self.held})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()
+        self.database.close()
+
+    def release(self) -> None:
+        """Commit the transaction."""
+        self._transaction.__exit__(None, None, None)
+
+
+def test_a_session_that_is_held_holds_up_no_other_one(postgres: str) -> None:
+    async def run(held: HeldSession) -> list[bytes]:
+        postponed = [asyncio.ensure_future(held.writer.submit(Note(held.held, n=n))) for n in (1, 2)]
+        others = [held.writer.submit(Note(held.other)) for _ in range(3)]
+        assert await asyncio.wait_for(asyncio.gather(*others), 30) == [b"1", b"2", b"3"]
+        later = asyncio.ensure_future(held.writer.submit(Note(held.held)))
+        assert await asyncio.wait_for(held.writer.submit(Note(held.other)), 30) == b"4"
+        assert not any(waiting.done() for waiting in (*postponed, later))
+        await asyncio.to_thread(held.release)
+        return await asyncio.wait_for(asyncio.gather(*postponed, later), 30)
+
+    with HeldSession(postgres) as held:
+        held.writer.busy_s = 60
+        assert asyncio.run(run(held)) == [b"1", b"2", b"4"]
+
+
+def test_a_batch_is_refused_once_its_session_was_held_too_long(postgres: str) -> None:
+    with HeldSession(postgres) as held:
+        held.writer.busy_s = 0.1
+        (refused,) = submit(held.writer, [Note(held.held)])
+        assert isinstance(refused, SessionBusy)
+        held.release()
+        assert submit(held.writer, [Note(held.held)]) == [b"1"]
+
+
+def test_closing_waits_for_what_was_postponed(postgres: str) -> None:
+    async def run(held: HeldSession) -> bytes:
+        postponed = asyncio.ensure_future(held.writer.submit(Note(held.held)))
+        assert await asyncio.wait_for(held.writer.submit(Note(held.other)), 30) == b"1"
+        closing = asyncio.ensure_future(asyncio.to_thread(held.writer.close))
+        await asyncio.to_thread(held.release)
+        await asyncio.wait_for(closing, 30)
+        return await asyncio.wait_for(postponed, 30)
+
+    with HeldSession(postgres) as held:
+        held.writer.busy_s = 20
+        assert asyncio.run(run(held)) == b"1"
+
+
+def test_another_workspace_cannot_hold_a_session_by_its_id(postgres: str) -> None:
+    """A batch of another tenant finds no such session, and must not lock it either."""
+    database = Database(create_database(postgres))
+    session = (WORKSPACE, "live", make_session(database))
+    connection = database.raw_connection()
+    cursor = DriverCursor(connection, database.dialect)
+    cursor.begin()
+    assert (
+        lock_free_sessions(cursor, {("wsp_b", "live", session[2]), (WORKSPACE, "test", session[2])}) == set()
+    )
+    with database.transaction(write=True) as db:
+        db.connection().execute(text("SELECT id FROM sessions FOR UPDATE NOWAIT"))
+        assert lock_free_sessions(cursor, {session}) == {session}
+    assert lock_free_sessions(cursor, {session}) == set()
+    connection.close()
     database.close()
