@@ -15,7 +15,8 @@ import polars as pl
 RowKind = Literal["events", "frames", "samples"]
 
 _LINES_AT_ONCE = 100_000
-_HASHED_AT_ONCE = 4_096
+#: With the largest payloads 64 MiB.
+_HASHED_AT_ONCE = 1_024
 
 
 class EventKey(NamedTuple):
@@ -43,16 +44,17 @@ class EventsDigest:
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
-        self._is_empty = True
+        #: Number of rows so far.
+        self.n_rows = 0
 
     def update(self, rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> None:
         """Add the next rows, in `(t_ms, event_id)` order."""
         lines = [orjson.dumps([*row]) for row in rows]
         if not lines:
             return
-        if not self._is_empty:
+        if self.n_rows:
             self._hash.update(b"\n")
-        self._is_empty = False
+        self.n_rows += len(lines)
         self._hash.update(b"\n".join(lines))
 
     def hexdigest(self) -> str:
@@ -67,11 +69,16 @@ def compute_events_digest(rows: Iterable[EventKey | tuple[str, int, int, str, st
         rows: in `(t_ms, event_id)` order, members as in `EventKey`; each becomes one JSON array, and the
             arrays are joined by newlines.
     """
+    return digest_events(rows).hexdigest()
+
+
+def digest_events(rows: Iterable[EventKey | tuple[str, int, int, str, str | None, str]]) -> EventsDigest:
+    """Return the digest and the number of one session's events; only some of them are in memory at once."""
     digest = EventsDigest()
     remaining = iter(rows)
     while part := list(islice(remaining, _HASHED_AT_ONCE)):
         digest.update(part)
-    return digest.hexdigest()
+    return digest
 
 
 def compute_frames_digest(rows: Iterable[tuple[str, str]]) -> str:

@@ -21,6 +21,7 @@ INTERNAL = {
     "replayability_missing",
     "destination_conflict",
     "rows_missing",
+    "sample_too_large",
     "attempts_exhausted",
     "cancelled",
     "files_missing",

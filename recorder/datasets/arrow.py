@@ -9,10 +9,12 @@ import pyarrow as pa
 
 from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
+    WIDE_EVENTS,
     RowOutput,
     count_split_rows,
     expand_record_batch,
     fix_nulls,
+    iterate_event_tables,
     iterate_frame_tables,
 )
 from recorder.datasets.schemas import EVENTS, FRAMES
@@ -34,6 +36,16 @@ def write_events(events: pl.DataFrame, file: RowOutput) -> None:
     )
 
 
+def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> None:
+    """Write an events file from portions of its rows; no more than one record batch is in memory.
+
+    The batches have 65,536 rows, or fewer with about 32 MiB of payloads.
+    """
+    with pa.ipc.new_file(file, WIDE_EVENTS) as writer:
+        for table in iterate_event_tables(portions):
+            writer.write_table(_pack_buffers(table))
+
+
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """Write a frames file with its pictures; no more than one record batch of them is in memory.
 
@@ -45,8 +57,12 @@ def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """
     with pa.ipc.new_file(file, FRAMES) as writer:
         for table in iterate_frame_tables(frames, blobs):
-            # Taking the rows packs the buffers; otherwise they are written as they are in memory.
-            writer.write_table(table.take(pa.array(range(table.num_rows))).combine_chunks())
+            writer.write_table(_pack_buffers(table))
+
+
+def _pack_buffers(table: pa.Table) -> pa.Table:
+    """Return the rows in packed buffers; otherwise buffers are written as they are in memory."""
+    return table.take(pa.array(range(table.num_rows))).combine_chunks()
 
 
 def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:

@@ -40,6 +40,12 @@ def write_events(events: pl.DataFrame, file: RowOutput) -> None:
     _write_jsonl_rows(events.select(EVENTS.names), file)
 
 
+def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> None:
+    """Write an events file from portions of its rows; the bytes are those of `write_events`."""
+    for portion in portions:
+        write_events(portion, file)
+
+
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
     """Write a frames file without pictures, which have addresses of their own.
 

@@ -14,10 +14,12 @@ from recorder.datasets.row_values import (
     EVENTS_AT_ONCE,
     FRAME_FACTS,
     SPLIT,
+    WIDE_EVENTS,
     RowOutput,
     count_split_rows,
     expand_record_batch,
     fix_nulls,
+    iterate_event_tables,
     iterate_frame_tables,
 )
 from recorder.datasets.schemas import EVENTS, FRAMES
@@ -43,6 +45,16 @@ def write_events(events: pl.DataFrame, file: RowOutput) -> None:
         compression_level=_LEVEL,
         row_group_size=EVENTS_AT_ONCE,
     )
+
+
+def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> None:
+    """Write an events file from portions of its rows; no more than one row group is in memory.
+
+    The row groups have 65,536 rows, or fewer with about 32 MiB of payloads.
+    """
+    with pq.ParquetWriter(file, WIDE_EVENTS, compression="zstd", compression_level=_LEVEL) as writer:
+        for table in iterate_event_tables(portions):
+            writer.write_table(table)
 
 
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:

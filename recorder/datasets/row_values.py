@@ -16,11 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recorder.datasets.errors import DatasetUnreadable
-from recorder.datasets.schemas import FRAMES, IMAGE
+from recorder.datasets.schemas import EVENTS, FRAMES, IMAGE
 from recorder.storage.blobs import Blobs
 
 #: Rows of a block of events: fixed, since a writer that chooses for itself chooses by thread timing.
 EVENTS_AT_ONCE = 65_536
+#: Size of the payloads after which such a block ends early, where it is written from portions.
+PAYLOAD_BYTES_AT_ONCE = 32 * 1024 * 1024
+#: `EVENTS` as polars writes them: every file of a dataset has the same types.
+WIDE_EVENTS = pa.schema(
+    [(field.name, pa.large_string() if pa.types.is_string(field.type) else field.type) for field in EVENTS]
+)
 #: Column with the split of a row.
 SPLIT = "split"
 _FRAMES_AT_ONCE = 100
@@ -59,6 +65,38 @@ def fix_nulls(rows: pl.DataFrame, schema: pa.Schema) -> pl.DataFrame:
         else pl.col(field.name)
         for field in schema
     )
+
+
+def iterate_event_tables(portions: Iterator[pl.DataFrame]) -> Iterator[pa.Table]:
+    """Yield events as Arrow tables of one chunk with at most 65,536 rows, and about 32 MiB of payloads.
+
+    Where a table ends depends on the rows alone, not on how they are divided into portions.
+
+    Args:
+        portions: columns of `EVENTS`, in the order of its sort key.
+    """
+    for rows in _join_event_portions(portions):
+        yield fix_nulls(rows, EVENTS).to_arrow().cast(WIDE_EVENTS).combine_chunks()
+
+
+def _join_event_portions(portions: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    joined: list[pl.DataFrame] = []
+    rows = size = 0
+    for portion in portions:
+        sizes = portion["payload"].str.len_bytes().cast(pl.Int64).cum_sum()
+        start = before = 0
+        while start < portion.height:
+            # The row that reaches the size is the last one.
+            full = int(sizes.search_sorted(before + PAYLOAD_BYTES_AT_ONCE - size)) + 1
+            end = min(full, start + EVENTS_AT_ONCE - rows, portion.height)
+            joined.append(portion[start:end])
+            rows, size = rows + end - start, size + int(sizes[end - 1]) - before
+            start, before = end, int(sizes[end - 1])
+            if rows == EVENTS_AT_ONCE or size >= PAYLOAD_BYTES_AT_ONCE:
+                yield pl.concat(joined)
+                joined, rows, size = [], 0, 0
+    if joined:
+        yield pl.concat(joined)
 
 
 class ImageRange(NamedTuple):

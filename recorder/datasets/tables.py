@@ -108,14 +108,39 @@ def load_hugging_face(
         streaming=streaming,
         cache_dir=str(cache_dir) if cache_dir else None,
     )
-    if format == "jsonl" and "date" in features:
-        # The reader guesses a day; in all other formats the column is text.
-        rows = rows.cast_column("date", datasets.Value("string"))
+    if format == "jsonl":
+        rows = _restore_jsonl_values(rows, features)
     if split is None:
         return rows
     if format == "webdataset":
         return rows.filter(lambda frame: frame[SPLIT] == split, input_columns=["json"])
     return rows.filter(lambda parts: [part == split for part in parts], input_columns=[SPLIT], batched=True)
+
+
+def _restore_jsonl_values(rows: Any, features: dict[str, Any]) -> Any:
+    """Return rows of JSON lines with the values that the other formats have."""
+    import datasets
+
+    # The reader guesses a day; in all other formats the column is text.
+    texts = {"date": datasets.Value("string")} if "date" in features else {}
+    hashes = {"dhash": datasets.Value("uint64")} if "dhash" in features else {}
+    restored = features | texts | hashes | {"ts": datasets.Value("timestamp[us, tz=UTC]")}
+    tables = rows.with_format("arrow")
+    return tables.map(_restore_jsonl_table, batched=True, features=datasets.Features(restored)).with_format(
+        None
+    )
+
+
+def _restore_jsonl_table(table: pa.Table) -> pa.Table:
+    columns = {"ts": table["ts"].cast(pa.timestamp("us", tz="UTC"))}
+    if "date" in table.column_names:
+        columns["date"] = table["date"].cast(pa.string())
+    if "dhash" in table.column_names:
+        hashes = [None if text is None else int(text, 16) for text in table["dhash"].to_pylist()]
+        columns["dhash"] = pa.array(hashes, pa.uint64())
+    for name, column in columns.items():
+        table = table.set_column(table.column_names.index(name), name, column)
+    return table
 
 
 def open_files_with_webdataset(paths: list[Path], split: str | None, options: dict[str, Any]) -> Any:

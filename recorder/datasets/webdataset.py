@@ -7,7 +7,7 @@ believes their sizes. An archive that is read may be hostile.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -63,24 +63,39 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
         blobs: store of the pictures.
         file: file to write to.
     """
-    numbered, start = _number_events_by_frame(frames, events), 0
+    write_sample_portions([(frames, events)], blobs, file)
+
+
+def write_sample_portions(
+    portions: Iterable[tuple[pl.DataFrame, pl.DataFrame]], blobs: Blobs, file: RowOutput
+) -> None:
+    """Write an archive from portions of its frames, each with all events bound to them; see `write_samples`.
+
+    The bytes do not depend on how the frames are divided.
+    """
     with TarWriter(file) as archive:
-        for images in iterate_frame_images(frames, blobs):
-            part = frames[start : start + len(images)]
-            lists = _format_bound_events(numbered, start, len(images))
-            start += len(images)
-            samples = zip(
-                images, frame_keys(part), frame_image_names(part), _format_frames(part), lists, strict=True
-            )
-            for image, key, name, text, bound in samples:
-                members: list[tuple[str, bytes | memoryview]] = [(f"{key}.events.json", bound)]
-                if image is None:
-                    text = text.replace(f'"image":"{name}"', '"image":null')
-                else:
-                    members.append((name, image))
-                members.append((f"{key}.json", text.encode()))
-                for member, content in sorted(members, key=itemgetter(0)):
-                    archive.add(member, content)
+        for frames, events in portions:
+            _add_samples(archive, frames, _number_events_by_frame(frames, events), blobs)
+
+
+def _add_samples(archive: "TarWriter", frames: pl.DataFrame, numbered: pl.DataFrame, blobs: Blobs) -> None:
+    start = 0
+    for images in iterate_frame_images(frames, blobs):
+        part = frames[start : start + len(images)]
+        lists = _format_bound_events(numbered, start, len(images))
+        start += len(images)
+        samples = zip(
+            images, frame_keys(part), frame_image_names(part), _format_frames(part), lists, strict=True
+        )
+        for image, key, name, text, bound in samples:
+            members: list[tuple[str, bytes | memoryview]] = [(f"{key}.events.json", bound)]
+            if image is None:
+                text = text.replace(f'"image":"{name}"', '"image":null')
+            else:
+                members.append((name, image))
+            members.append((f"{key}.json", text.encode()))
+            for member, content in sorted(members, key=itemgetter(0)):
+                archive.add(member, content)
 
 
 def _number_events_by_frame(frames: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:

@@ -1,20 +1,21 @@
 """Writing of shards: tasks, their rows from the lake, and their files. Spec §4.3."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 
 import numpy as np
 import polars as pl
 
 from recorder.datasets import arrow, jsonl, parquet, webdataset
-from recorder.datasets.formats import FileKind, FormatName
+from recorder.datasets.formats import FormatName
 from recorder.datasets.row_values import RowOutput
 from recorder.datasets.schemas import EVENTS, FRAMES
 from recorder.errors import RecorderError
 from recorder.exports.destinations import ExportLocation, open_destination_directory
+from recorder.exports.large_sessions import iterate_session_events, iterate_session_samples
 from recorder.exports.planning.plan import Sampling, select_frames
-from recorder.exports.planning.sharding import PlannedShard
+from recorder.exports.planning.sharding import PlannedShard, cut_sessions_by_size, is_large_portion
 from recorder.storage.blobs import Blobs
 from recorder.storage.lake import Lake
 from recorder.storage.lake_reads import retry_lake_read
@@ -53,6 +54,7 @@ class ShardTask:
 
 
 #: Rows of one file, as tables: its events or frames, or its samples' frames and the events bound to them.
+#: A large shard has none: it is read while it is written.
 ShardRows = tuple[pl.DataFrame, ...]
 
 #: Columns with one value per session. They are taken from the plan after the lake's own columns are sorted.
@@ -76,6 +78,10 @@ def read_shard_task_rows(task: ShardTask) -> list[ShardRows]:
     Tables have the columns of `schemas.EVENTS`, or those of `schemas.FRAMES` with `object`, `offset` and
     `length` instead of `image`.
     """
+    return [() for _ in task.shards] if task.shards[0].is_large else _read_shard_rows(task)
+
+
+def _read_shard_rows(task: ShardTask) -> list[ShardRows]:
     tables = [
         _cut_rows_into_shards(rows, task.shards)
         for rows in retry_lake_read(lambda: _read_shard_task_tables(task))
@@ -164,7 +170,68 @@ def _cut_rows_into_shards(rows: pl.DataFrame, shards: list[PlannedShard]) -> Ite
         start = end
 
 
-#: A writer of rows has `write_events` and `write_frames`, the one of samples `write_samples`.
+def _iterate_large_shard_events(task: ShardTask, shard: PlannedShard) -> Iterator[pl.DataFrame]:
+    """Yield the event rows of a shard in their order, in portions that memory holds.
+
+    Raises:
+        RowsMissing: after the last portion, if the lake holds other rows than the plan.
+    """
+    count = 0
+    for sessions in cut_sessions_by_size(shard.sessions):
+        for portion in _iterate_event_portions(task, shard, sessions):
+            count += portion.height
+            yield portion
+    if count != shard.rows:
+        raise RowsMissing(shard.path, planned=shard.rows, in_lake=count)
+
+
+def _iterate_event_portions(
+    task: ShardTask, shard: PlannedShard, sessions: pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    if is_large_portion(sessions):
+        yield from iterate_session_events(Lake(task.lake_url), task.tenant, sessions.row(0, named=True))
+    else:
+        [(events,)] = _read_shard_rows(_narrow_shard_task(task, shard, sessions))
+        yield events.select(EVENTS.names)
+
+
+def _iterate_large_shard_samples(
+    task: ShardTask, shard: PlannedShard
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    """Yield frames of a shard in their order, each time with all events that are bound to them.
+
+    Raises:
+        RowsMissing: after the last portion, if the lake holds other frames than the plan.
+        SampleTooLarge: if the events that are bound to one frame are more than memory holds.
+    """
+    count = 0
+    for sessions in cut_sessions_by_size(shard.sessions):
+        for frames, events in _iterate_sample_portions(_narrow_shard_task(task, shard, sessions), sessions):
+            count += frames.height
+            yield frames, events
+    if count != shard.rows:
+        raise RowsMissing(shard.path, planned=shard.rows, in_lake=count)
+
+
+def _iterate_sample_portions(
+    task: ShardTask, sessions: pl.DataFrame
+) -> Iterator[tuple[pl.DataFrame, pl.DataFrame]]:
+    if is_large_portion(sessions):
+        frames = retry_lake_read(lambda: _read_shard_task_frames(task)).drop(_INDEX)
+        session = sessions.row(0, named=True)
+        yield from iterate_session_samples(Lake(task.lake_url), task.tenant, session, frames)
+    else:
+        [(frames, events)] = _read_shard_rows(task)
+        yield frames, events
+
+
+def _narrow_shard_task(task: ShardTask, shard: PlannedShard, sessions: pl.DataFrame) -> ShardTask:
+    """Return the task of some neighbouring sessions of a shard."""
+    return replace(task, shards=[replace(shard, sessions=sessions)])
+
+
+#: A writer of rows has `write_events`, `write_event_portions` and `write_frames`, the one of samples
+#: `write_samples` and `write_sample_portions`.
 _WRITERS: dict[FormatName, ModuleType] = {
     "parquet": parquet,
     "jsonl": jsonl,
@@ -210,17 +277,21 @@ def write_rows(task: ShardTask, rows: list[ShardRows]) -> Iterator[WrittenShard]
     for shard in task.shards:
         tables = rows.pop()
         # The first table holds the rows of the file; the events of samples stand within them.
-        if tables[0].height != shard.rows:
+        if tables and tables[0].height != shard.rows:
             raise RowsMissing(shard.path, planned=shard.rows, in_lake=tables[0].height)
         with destination.create(shard.path, replace=task.replaces_files) as file:
-            _write_shard_file(task, shard.kind, tables, file)
+            _write_shard_file(task, shard, tables, file)
         yield WrittenShard(shard.path, shard.rows, file.size_bytes, file.sha256)
 
 
-def _write_shard_file(task: ShardTask, kind: FileKind, tables: ShardRows, file: RowOutput) -> None:
+def _write_shard_file(task: ShardTask, shard: PlannedShard, tables: ShardRows, file: RowOutput) -> None:
     writer = _WRITERS[task.format]
     frames = Blobs(task.blob_url, archive_url=task.cold_url)
-    match kind:
+    match shard.kind:
+        case "events" if shard.is_large:
+            writer.write_event_portions(_iterate_large_shard_events(task, shard), file)
+        case "samples" if shard.is_large:
+            writer.write_sample_portions(_iterate_large_shard_samples(task, shard), frames, file)
         case "events":
             writer.write_events(*tables, file)
         case "frames":

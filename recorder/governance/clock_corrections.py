@@ -11,8 +11,7 @@ from sqlmodel import and_, col, select
 
 from recorder import clock
 from recorder.governance.purging.due_steps import LONGEST_REQUEST
-from recorder.governance.purging.purge_rows import is_purge_open
-from recorder.models.governance import ErasureRow, PurgeRow
+from recorder.models.governance import ErasureRow, PurgeRow, is_purge_open
 from recorder.storage.database import Database
 
 #: No step of a purge, and no search of an erasure, waits for so long.

@@ -22,8 +22,7 @@ from recorder.governance.erasure_search import make_subject_matcher, search_next
 from recorder.governance.erasure_subjects import SubjectMatcher
 from recorder.governance.erasures import describe_erasure
 from recorder.governance.purging.due_steps import LONGEST_REQUEST
-from recorder.governance.purging.purge_rows import is_purge_open
-from recorder.models.governance import ErasureNodeRow, ErasureRow, PurgeRow
+from recorder.models.governance import ErasureNodeRow, ErasureRow, PurgeRow, is_purge_open
 from recorder.runtime import Runtime
 from recorder.storage.leases import HeldLease, LeaseKeeper, LeaseLost, lease_for_block
 from recorder.tenant import Tenant

@@ -18,15 +18,11 @@ from recorder import clock
 from recorder.governance.erasure_subjects import SubjectMatcher, decrypt_subject
 from recorder.governance.erasures import SEARCHED_MODES
 from recorder.governance.holds import list_held_sessions
-from recorder.governance.purging.purge_rows import (
-    count_deliveries,
-    describe_purge_request,
-    is_purge_open,
-)
+from recorder.governance.purging.purge_rows import count_deliveries, describe_purge_request
 from recorder.ids import first_id_at
 from recorder.masking.policies import list_masking_replacements
 from recorder.memory.storage.graph_session_removal import list_nodes
-from recorder.models.governance import ErasureNodeRow, ErasureRow, PurgeRow
+from recorder.models.governance import ErasureNodeRow, ErasureRow, PurgeRow, is_purge_open
 from recorder.models.session import SessionRow
 from recorder.recording.sessions import hide_sessions_keep_statistics
 from recorder.runtime import Runtime

@@ -8,8 +8,7 @@ from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
 from recorder import clock
-from recorder.governance.purging.purge_rows import is_purge_open
-from recorder.models.governance import ErasureRow, PurgeRow
+from recorder.models.governance import ErasureRow, PurgeRow, is_purge_open
 
 #: A purge takes minutes. One that is open after this time waits for a store, a batch or an export.
 _PURGE_TIME = timedelta(hours=1)

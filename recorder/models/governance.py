@@ -4,8 +4,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field as WireField
-from sqlalchemy import JSON, BigInteger, Index, LargeBinary, text
-from sqlmodel import Field, SQLModel
+from sqlalchemy import JSON, BigInteger, ColumnClause, ColumnElement, Index, LargeBinary, literal_column, text
+from sqlmodel import Field, SQLModel, col
 
 from recorder import limits
 from recorder.models.wire import WireInput, WireOutput, WireTime
@@ -135,6 +135,15 @@ class PurgeRow(SQLModel, table=True):
     def tenant(self) -> Tenant:
         """Workspace and mode of the session."""
         return Tenant(self.workspace_id, self.mode)
+
+
+def is_purge_open() -> ColumnElement[bool]:
+    """Return the condition that a purge has not ended, `OPEN_PURGE`.
+
+    The step is text of the statement: a partial index is not found by a bound value.
+    """
+    done: ColumnClause[str] = literal_column("'done'")
+    return col(PurgeRow.step) != done
 
 
 class AuditHashRow(SQLModel, table=True):

@@ -3,6 +3,7 @@
 The expected rows come from SQL alone: a table of the lake may be lost together with its log.
 """
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from sqlalchemy import ColumnElement, and_, func, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
+from recorder.errors import Unavailable
 from recorder.models.governance import PurgeRow
 from recorder.models.operations import SealCounterRow
 from recorder.models.session import SessionRow
@@ -20,6 +22,8 @@ from recorder.sealing.lanes import Lane, list_open_lane_batches
 from recorder.storage.conditions import in_tenant
 from recorder.storage.lake_file_check import TableFiles, check_data_files
 from recorder.tenant import Tenant
+
+log = logging.getLogger("recorder.sealing")
 
 #: Tables whose rows each session counts.
 ArrivalKind = Literal["events", "frames"]
@@ -43,11 +47,13 @@ class TableArrival:
     #: Rows of sessions that are being sealed or removed: the table may hold them or not.
     changing_rows: int
     files: TableFiles
+    #: Name of the error for which log or files cannot be read; None where they can.
+    reading_error: str | None = None
 
     @property
     def has_expected_rows(self) -> bool:
         """Return whether the table's log counts the expected rows."""
-        return 0 <= self.files.rows - self.expected_rows <= self.changing_rows
+        return self.reading_error is None and 0 <= self.files.rows - self.expected_rows <= self.changing_rows
 
     @property
     def is_complete(self) -> bool:
@@ -57,6 +63,8 @@ class TableArrival:
     def describe(self) -> str:
         """Return the table with its rows, and with the first of its damaged files if there are any."""
         table = f"{self.tenant.workspace_id}/{self.tenant.mode}/{self.kind}"
+        if self.reading_error is not None:
+            return f"{table} cannot be read ({self.reading_error}): its log is damaged, or its store is away"
         text = f"{table} holds {self.files.rows:,} rows of {self.expected_rows:,}"
         if not self.files.damaged:
             return text
@@ -66,7 +74,7 @@ class TableArrival:
 
 
 def check_table_arrivals(runtime: Runtime, *, pause_s: float = _COUNT_PAUSE_S) -> list[TableArrival]:
-    """Return the tables of every workspace and mode, with their rows and files.
+    """Return the tables of every workspace and mode, with their rows and files, or that one cannot be read.
 
     Differing rows are counted again, since a batch may be under way.
 
@@ -75,7 +83,7 @@ def check_table_arrivals(runtime: Runtime, *, pause_s: float = _COUNT_PAUSE_S) -
         pause_s: seconds between two counts of differing rows.
 
     Raises:
-        Unavailable: if a store or the database does not answer, or the log of a table is damaged.
+        Unavailable: if the database does not answer.
     """
     with runtime.database.transaction(write=False) as db:
         tenants = _list_tenants(db)
@@ -94,7 +102,7 @@ def _list_tenants(db: DbSession) -> list[Tenant]:
 def _check_tenant_until_complete(runtime: Runtime, tenant: Tenant, pause_s: float) -> list[TableArrival]:
     arrivals = _check_tenant(runtime, tenant)
     for _ in range(_COUNT_ATTEMPTS - 1):
-        if all(arrival.has_expected_rows for arrival in arrivals):
+        if all(arrival.has_expected_rows or arrival.reading_error is not None for arrival in arrivals):
             break
         time.sleep(pause_s)
         arrivals = _check_tenant(runtime, tenant)
@@ -108,15 +116,22 @@ def _check_tenant(runtime: Runtime, tenant: Tenant) -> list[TableArrival]:
         changing = _sum_session_rows(db, tenant, _is_changing(db, tenant)) + _sum_purged_rows(db, tenant)
     kinds: tuple[ArrivalKind, ...] = ("events", "frames")
     return [
-        TableArrival(
-            tenant,
-            kind,
-            expected.of(kind),
-            changing.of(kind),
-            check_data_files(runtime.lake.stored_table(kind, tenant)),
-        )
+        _check_table(runtime, tenant, kind, expected_rows=expected.of(kind), changing_rows=changing.of(kind))
         for kind in kinds
     ]
+
+
+def _check_table(
+    runtime: Runtime, tenant: Tenant, kind: ArrivalKind, *, expected_rows: int, changing_rows: int
+) -> TableArrival:
+    """Return one table; an error in reading it is part of the result, so that it hides no other table."""
+    files, reading_error = TableFiles(), None
+    try:
+        files = check_data_files(runtime.lake.stored_table(kind, tenant))
+    except Unavailable as error:
+        log.warning("the %s of %s cannot be checked", kind, tenant, exc_info=True)
+        reading_error = type(error.__cause__ or error).__name__
+    return TableArrival(tenant, kind, expected_rows, changing_rows, files, reading_error)
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,18 @@ def test_hugging_face_loads_frames_of_jsonl_without_pictures(
     }
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_hugging_face_rows_of_jsonl_have_the_values_of_other_formats(
+    hf: Any, exports: dict[str, Path], events: pl.DataFrame, tmp_path: Path, streaming: bool
+) -> None:
+    lines, other = recorder.open_export(exports["jsonl"]), recorder.open_export(exports["parquet"])
+    options = {"streaming": streaming, "cache_dir": tmp_path}
+    assert [dict(row) for row in lines.hf(**options)] == list(events.iter_rows(named=True))
+    rows = [dict(row) for row in lines.hf("frames", split="test", **options)]
+    expected = other.polars("frames", split="test").drop("image").collect()
+    assert rows == list(expected.iter_rows(named=True)) and any(row["dhash"] for row in rows)
+
+
 def test_hugging_face_loads_samples(
     hf: Any, exports: dict[str, Path], frames: dict[str, dict[str, Any]]
 ) -> None:

@@ -93,6 +93,18 @@ def test_a_lake_that_is_gone_with_its_log_lacks_all_rows(runtime: Runtime) -> No
     ]
 
 
+def test_a_damaged_log_hides_no_other_table(runtime: Runtime) -> None:
+    seal_sessions(runtime)
+    (file,) = data_files(runtime, "frames")
+    file.unlink()
+    (entry, *_) = sorted(Path(runtime.lake.url, WORKSPACE, "live", "events", "_delta_log").glob("*.json"))
+    entry.write_text('{"add": {"path"')
+    events, frames = find_incomplete(runtime)
+    table = f"{WORKSPACE}/live/events"
+    assert events.describe().startswith(f"{table} cannot be read (") and events.reading_error is not None
+    assert (frames.kind, len(frames.files.damaged)) == ("frames", 1)
+
+
 def test_rows_that_a_commit_deleted_are_missed(runtime: Runtime) -> None:
     ids = seal_sessions(runtime)
     delete_lake_rows(runtime, ids[0])

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import polars as pl
 import sqlalchemy
-from sqlalchemy import ColumnElement, and_, or_, text
+from sqlalchemy import ColumnElement, and_, or_
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -20,7 +20,7 @@ from recorder.exports.planning.sealed_again import require_sealed_rows
 from recorder.memory.queries.path_selection import select_path
 from recorder.models.export import ExportRow
 from recorder.models.export_request import ExportFormat, SplitRule
-from recorder.models.governance import OPEN_PURGE, PurgeRow
+from recorder.models.governance import PurgeRow, is_purge_open
 from recorder.models.session import WAITS_FOR_REPLAYABILITY, SessionRow, TagRow
 from recorder.number_formats import format_count
 from recorder.storage.conditions import in_tenant
@@ -297,7 +297,7 @@ def list_sessions_deleted_since(db: DbSession, tenant: Tenant, since: datetime) 
     """
     hidden = select(SessionRow.id).where(*in_tenant(SessionRow, tenant), col(SessionRow.deleted_at) >= since)
     purged = select(PurgeRow.session_id).where(
-        *in_tenant(PurgeRow, tenant), text(OPEN_PURGE), col(PurgeRow.requested_at) >= since
+        *in_tenant(PurgeRow, tenant), is_purge_open(), col(PurgeRow.requested_at) >= since
     )
     return [*db.exec(hidden), *db.exec(purged)]
 

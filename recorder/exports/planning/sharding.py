@@ -23,7 +23,7 @@ from recorder.exports.planning.plan import (
 )
 from recorder.hashing import compute_sha256
 
-#: Bytes that one task reads and sorts in memory: two full shards, or a single larger one.
+#: Bytes that one task reads and sorts in memory: two full shards. Larger shards are read in portions.
 BYTES_AT_ONCE = 2 * SHARD_BYTES
 
 
@@ -61,6 +61,14 @@ class PlannedShard:
         return events + (self.rows * BYTES_PER_EVENT if self.kind != "events" else 0)
 
     @property
+    def is_large(self) -> bool:
+        """True if the events are read and written in portions, since they are too many to hold.
+
+        It follows from the sessions alone, as the content key does: row groups of large shards end elsewhere.
+        """
+        return self.kind != "frames" and self.bytes_read > BYTES_AT_ONCE
+
+    @property
     def bucket_range(self) -> tuple[int, int]:
         """Hash values of the bucket: from the first up to, not including, the second."""
         width = 2 ** (HASH_BITS - self.bucket_bits)
@@ -90,6 +98,23 @@ def group_neighbouring_shards(shards: list[PlannedShard]) -> Iterator[list[Plann
         held += size
     if portion:
         yield portion
+
+
+def cut_sessions_by_size(sessions: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Yield neighbouring sessions whose events can be read together, or a single session with more."""
+    start = held = 0
+    for index, session in enumerate(sessions.iter_slices(1)):
+        size = int(session.select(EVENT_BYTES).item())
+        if index > start and held + size > SHARD_BYTES:
+            yield sessions[start:index]
+            start, held = index, 0
+        held += size
+    yield sessions[start:]
+
+
+def is_large_portion(sessions: pl.DataFrame) -> bool:
+    """Return whether a result of `cut_sessions_by_size` is a session whose events are not read together."""
+    return int(sessions.select(EVENT_BYTES).item()) > SHARD_BYTES
 
 
 def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:

@@ -16,9 +16,9 @@ from recorder.exports.verify.checked_rows import (
 )
 from recorder.row_digests import (
     SessionRows,
-    compute_events_digest,
     compute_frames_digest,
     compute_samples_digest,
+    digest_events,
 )
 
 #: Most problems that are listed: a dataset that is wholly wrong needs no line for each of its pictures.
@@ -58,10 +58,10 @@ def read_contents(path: Path, name: str, kind: FileKind, format: FormatName) -> 
     match kind:
         case "events":
             for session_id, events in groupby(read_checked_events(path, format), key=_get_session_id):
-                keys = [event.key for event in _check_bindings_in_contents(events, name, contents)]
-                contents.sessions.append(
-                    SessionRows("events", session_id, len(keys), compute_events_digest(keys))
+                digest = digest_events(
+                    event.key for event in _check_bindings_in_contents(events, name, contents)
                 )
+                contents.sessions.append(SessionRows("events", session_id, digest.n_rows, digest.hexdigest()))
         case "frames":
             for session_id, frames in groupby(read_checked_frames(path, format), key=_get_session_id):
                 pairs = [

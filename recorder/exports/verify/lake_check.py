@@ -4,9 +4,10 @@ import hashlib
 import random
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
+from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,15 +20,15 @@ from recorder.datasets.manifest import Shard
 from recorder.datasets.sources import FILE_ERRORS, copy_source_file
 from recorder.datasets.webdataset import read_webdataset_samples
 from recorder.exports.destinations import Destination, open_destination
-from recorder.exports.planning.plan import Sampling, select_frames
+from recorder.exports.large_sessions import iterate_session_events
+from recorder.exports.planning.plan import SESSIONS, Sampling, select_frames
+from recorder.exports.planning.sharding import cut_sessions_by_size, is_large_portion
 from recorder.exports.verify.checked_rows import read_checked_events, read_checked_frames
 from recorder.exports.verify.lake_selection import select_lake_check_sessions
 from recorder.exports.verify.manifest_check import ANOTHER_MANIFEST, open_dataset_for_check
-from recorder.hashing import compute_sha256
 from recorder.models.export import ExportRow
 from recorder.row_digests import (
-    EventKey,
-    compute_events_digest,
+    EventsDigest,
     compute_frames_digest,
     compute_samples_digest,
 )
@@ -38,6 +39,8 @@ from recorder.storage.lake_schemas import LakeKind
 _KEY = ("event_id", "t_ms", "ts", "type", "frame_id", "payload")
 #: Columns outside the row digest, as a row of a file has them.
 _BINDING = ("bound_frame_id", "frame_seq", "is_action")
+#: With the largest payloads 64 MiB.
+_ROWS_AT_ONCE = 1_024
 
 _Result = TypeVar("_Result")
 
@@ -73,8 +76,40 @@ class LakeCheckReader:
         return self._read(lambda: self._count_rows(kind, session_ids))
 
     def digests(self, kind: str, session_ids: set[str]) -> dict[str, str]:
-        """Return the digest of the rows of each of these sessions, computed from the rows."""
-        return self._read(lambda: self._digest_rows(kind, session_ids))
+        """Return the digest of the rows of each of these sessions, computed from the rows.
+
+        Of a large session only some rows are in memory at once.
+        """
+        if kind != "events":
+            return self._read(lambda: self._digest_rows(kind, session_ids))
+        digests: dict[str, str] = {}
+        for sessions in cut_sessions_by_size(self._read(lambda: self._measure_sessions(session_ids))):
+            if is_large_portion(sessions):
+                [session] = sessions.iter_rows(named=True)
+                digests[session["session_id"]] = self._digest_large_session(session)
+            else:
+                digests |= self._read(partial(self._digest_rows, kind, set(sessions["session_id"])))
+        return digests
+
+    def _measure_sessions(self, session_ids: set[str]) -> pl.DataFrame:
+        """Return these sessions with the columns of a plan; those that the lake lacks are null."""
+        rows = self._select_sessions(self._scan_table("sessions"), session_ids)
+        known = rows.with_columns(rows=pl.col("event_count")).sort("session_id").collect()
+        return known.select(
+            (pl.col(name) if name in known.columns else pl.lit(None)).cast(kind).alias(name)
+            for name, kind in SESSIONS.items()
+        )
+
+    def _digest_large_session(self, session: dict[str, Any]) -> str:
+        """Return the digest of the events of one session, of the newest version: sealed rows never change."""
+        portions = iterate_session_events(self._runtime.lake, self._row.tenant, session)
+        instant = pl.col("ts").dt.epoch("us")
+        members = (
+            row
+            for portion in portions
+            for row in portion.with_columns(instant).select(*_KEY, *_BINDING).iter_rows()
+        )
+        return _digest_lake_events(members)
 
     def _read(self, read: Callable[[], _Result]) -> _Result:
         """Return the result of a read, of the newest versions if files of the pinned ones are gone."""
@@ -140,17 +175,19 @@ class LakeCheckReader:
         return rows.filter(pl.col("workflow").is_in(self._workflows))
 
 
-def _digest_lake_events(rows: Sequence[tuple[Any, ...]]) -> str:
+def _digest_lake_events(rows: Iterable[tuple[Any, ...]]) -> str:
     """Return one digest of the row set's members of events and of the frames that they are bound to."""
-    cut = len(_KEY)
-    return compute_events_digest([EventKey(*row[:cut]) for row in rows]) + compute_sha256(
-        [row[cut:] for row in rows]
-    )
+    digest, bindings = EventsDigest(), hashlib.sha256()
+    remaining = iter(rows)
+    while portion := list(islice(remaining, _ROWS_AT_ONCE)):
+        digest.update(row[: len(_KEY)] for row in portion)
+        bindings.update(orjson.dumps([row[len(_KEY) :] for row in portion]))
+    return digest.hexdigest() + bindings.hexdigest()
 
 
 def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
     grouped = groupby(rows.iter_rows(), key=lambda row: row[0])
-    return {session_id: digest([row[1:] for row in members]) for session_id, members in grouped}
+    return {session_id: digest(row[1:] for row in members) for session_id, members in grouped}
 
 
 #: Rows after which no further file is hashed; smaller datasets are hashed whole.
@@ -307,4 +344,4 @@ def _digest_rows(
     rows: Iterator[Any], members: slice, digest: Callable[[Any], str]
 ) -> Iterator[tuple[str, str]]:
     for session_id, of_session in groupby(rows, key=lambda row: row.session_id):
-        yield session_id, digest([tuple(row)[members] for row in of_session])
+        yield session_id, digest(tuple(row)[members] for row in of_session)

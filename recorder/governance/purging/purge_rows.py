@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, cast
 
-from sqlalchemy import ColumnClause, ColumnElement, func, literal_column, update
+from sqlalchemy import func, update
 from sqlmodel import Session as DbSession
 from sqlmodel import col, select
 
@@ -132,15 +132,6 @@ def count_deliveries(db: DbSession, session_ids: Sequence[str]) -> int:
     events = select(OutboxRow.id).where(col(OutboxRow.subject_id).in_(session_ids))
     sent = (col(DeliveryRow.event_id).in_(events), DeliveryRow.status == "succeeded")
     return db.exec(select(func.count()).select_from(DeliveryRow).where(*sent)).one()
-
-
-def is_purge_open() -> ColumnElement[bool]:
-    """Return the condition that a purge has not ended.
-
-    The step is text of the statement: a partial index is not found by a bound value.
-    """
-    done: ColumnClause[str] = literal_column("'done'")
-    return col(PurgeRow.step) != done
 
 
 def lock_purges(db: DbSession, session_ids: Sequence[str]) -> list[PurgeRow]:
