@@ -201,3 +201,25 @@ def test_events_that_threads_record_at_once_are_stored_once(client: Client) -> N
         for thread in threads:
             thread.join()
     assert stored(client, run.id)["event_count"] == 520
+
+
+def test_items_outside_the_block_are_refused_instead_of_lost(client: Client) -> None:
+    recorder = SessionRecorder(client, "no_block")
+    for record in (lambda: recorder.event("click"), lambda: recorder.frame(picture())):
+        with pytest.raises(RuntimeError, match="records only inside its block"):
+            record()
+    with recorder as run:
+        run.event("click")
+    with pytest.raises(RuntimeError, match="Nothing was recorded"):
+        recorder.event("too_late")
+    with pytest.raises(RuntimeError, match="Nothing was recorded"):
+        recorder.tag("too_late")
+    assert stored(client, run.id)["event_count"] == 1
+
+
+def test_a_recorder_records_one_session(client: Client) -> None:
+    with SessionRecorder(client, "one_block") as run:
+        run.event("click")
+    with pytest.raises(RuntimeError, match=f"has recorded {run.id}"), run:
+        pass
+    assert [session["id"] for session in client.list_sessions(workflow="one_block")] == [run.id]
