@@ -292,9 +292,40 @@ def test_a_list_takes_no_limit_since_it_yields_everything() -> None:
 
 
 def test_waiting_ends_with_what_to_check() -> None:
-    stopped = Answer(200, {"id": "ses_1", "status": "stopped"})
+    stopped = Answer(200, {"id": "ses_1", "status": "stopped", "seal_error": None})
     with served(stopped) as (client, _), pytest.raises(TookTooLong, match="Check that Dagster runs"):
         client.wait_sealed("ses_1", timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ({"status": "recording"}, "It is recording, and only stopped sessions are sealed: stop it."),
+        (
+            {"status": "stopped", "seal_error": {"code": "rows_differ"}},
+            "It was set aside (rows_differ); the operator's command: recorder sessions quarantined.",
+        ),
+    ],
+)
+def test_waiting_for_a_session_that_cannot_be_sealed_says_why(state: dict[str, Any], sentence: str) -> None:
+    answer = Answer(200, {"id": "ses_1", "seal_error": None, **state})
+    with served(answer) as (client, _), pytest.raises(TookTooLong) as raised:
+        client.wait_sealed("ses_1", timeout_s=0.1)
+    assert str(raised.value) == f"ses_1 is not sealed within 0.1 s. {sentence}"
+
+
+def test_an_answer_of_another_program_is_named_as_one() -> None:
+    with served(Answer(401, {})) as (client, _), pytest.raises(ApiError) as raised:
+        client.get_workspace()
+    sentence = "401 unknown: Unauthorized. Another program than the service answered; check the address."
+    assert str(raised.value) == sentence
+
+
+def test_a_failure_of_tls_is_named_as_one() -> None:
+    with running_receiver(Answer(200, {})) as receiver:
+        url = receiver.url.replace("http://", "https://")
+        with Client(url, KEY, patience_s=0.1) as client, pytest.raises(Unreachable, match="TLS failed"):
+            client.get_workspace()
 
 
 def test_retries_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
