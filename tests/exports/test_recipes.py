@@ -376,6 +376,11 @@ def test_a_cron_line_without_five_fields_is_told_how_many_it_has() -> None:
         parse_cron("nonsense", "UTC")
 
 
+def test_an_unknown_time_zone_is_refused_without_words_about_the_line() -> None:
+    with pytest.raises(InvalidCron, match=r"^The time zone is unknown; give a name .* Europe/Berlin\.$"):
+        parse_cron("0 6 * * *", "Mars/Olympus")
+
+
 def test_what_is_wrong_is_told_in_a_sentence_without_the_value() -> None:
     with pytest.raises(InvalidRecipe, match="filter/min_duration_ms") as raised:
         read_recipe_request({**_BODY, "tag": "x", "filter": {"min_duration_ms": "hush"}})
