@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def url(caller: Caller) -> Iterator[str]:
-    """The service on a port, with sessions in its graph."""
+    """Yield the service on a port, with sessions in its graph."""
     sealed_walks(caller, "abc", "abc", "abc", "axc")
     with serving(caller.service.app, lifespan="off") as port:
         yield f"http://127.0.0.1:{port}"
@@ -35,7 +35,7 @@ def url(caller: Caller) -> Iterator[str]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """The command, as the shell sees it."""
+    """Return the command, as the shell sees it."""
 
     def called(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["recorder", "graph", *words])

@@ -21,7 +21,7 @@ ENDLESS = text(
 
 
 def routes_with_pages(service: Service) -> set[tuple[str, str]]:
-    """Method and path of the routes that take a cursor."""
+    """Return the method and path of the routes that take a cursor."""
     routes = [
         route
         for router in service.app.routes

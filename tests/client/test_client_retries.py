@@ -26,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
 
 @contextmanager
 def served(*answers: Answer, patience_s: float = 60.0) -> Iterator[tuple[Client, list[Received]]]:
-    """A client of a receiver with these answers, and what the receiver got."""
+    """Yield a client of a receiver with these answers, and what the receiver got."""
     with running_receiver(*answers) as receiver, Client(receiver.url, KEY, patience_s=patience_s) as client:
         yield client, receiver.received
 

@@ -20,7 +20,7 @@ __all__ = ["client", "service"]
 
 @contextmanager
 def lined(service: RunningService, *, patience_s: float = 0.3) -> Iterator[tuple[Client, SwitchedLine]]:
-    """A client with little patience, and the line that it reaches the service over."""
+    """Yield a client with little patience, and the line that it reaches the service over."""
     with (
         switched_line(service.url) as line,
         Client(line.url, service.key, patience_s=patience_s) as client,
@@ -29,14 +29,14 @@ def lined(service: RunningService, *, patience_s: float = 0.3) -> Iterator[tuple
 
 
 def picture(shade: int = 0) -> bytes:
-    """A small PNG file."""
+    """Return a small PNG file."""
     file = io.BytesIO()
     Image.new("RGB", (8, 6), (shade, 0, 0)).save(file, "PNG")
     return file.getvalue()
 
 
 def stored(client: Client, session_id: str) -> dict[str, Any]:
-    """The session, with what decides these tests."""
+    """Return the members of the session that these tests check."""
     session = client.get_session(session_id)
     return {name: session[name] for name in ("status", "event_count", "frame_count")}
 

@@ -26,7 +26,7 @@ LINES = [
 
 
 def ticks(line: str, timezone: str, count: int) -> list[datetime]:
-    """The first instants after the start."""
+    """Return the first instants after the start."""
     cron, result = parse_cron(line, timezone), [START]
     for _ in range(count):
         result.append(cron.next_after(result[-1]))

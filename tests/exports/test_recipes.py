@@ -62,7 +62,7 @@ class Kitchen:
         )
 
     def make_due(self, name: str = "nightly", *, ago: timedelta = timedelta(days=3)) -> None:
-        """Advance the clock without a tick."""
+        """Move the clock past the due time without a tick."""
         with self.runtime.database.transaction(write=True) as db:
             row = db.get_one(RecipeRow, (self.workspace_id, "live", name))
             row.next_at -= ago
@@ -95,7 +95,7 @@ def kitchen(tmp_path: Path) -> Iterator[Kitchen]:
 
 @pytest.fixture(scope="module")
 def spotless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
-    """One in which nothing is ever kept."""
+    """Yield a deployment in which no garbage is ever kept."""
     runtime = make_runtime(tmp_path_factory.mktemp("spotless"))
     yield Kitchen(runtime)
     runtime.close()

@@ -111,7 +111,7 @@ def test_a_service_account_is_acted_as_and_not_merely_asked_for(
 
 
 def _answering(requests: list[tuple[str, Any]]) -> Any:
-    """A way to the network that answers what token services answer."""
+    """Return a transport that answers as token services do."""
 
     class _Answer:
         status = 200
