@@ -74,7 +74,14 @@ class ApiError(ClientError):
             parts.append(f"({self.request_id})")
         return " ".join(part for part in parts if part)
 
+    @property
+    def is_lasting(self) -> bool:
+        """True if only the operator can help: all other 503 of the service have a `Retry-After`."""
+        return (self.status, self.code, self.retry_after_s) == (503, "unavailable", None)
+
     def _find_next_step(self) -> str:
+        if self.is_lasting:
+            return ""  # its detail says it
         if self.code == UNKNOWN_CODE and self.status in (401, 403):
             return ""  # of another program's answer, to which the key does not matter
         return _NEXT_BY_CODE.get(self.code, _NEXT_BY_STATUS.get(self.status, ""))

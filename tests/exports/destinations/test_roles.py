@@ -74,8 +74,9 @@ def test_a_service_without_credentials_says_so(
     seal(runtime, [Recording()])
     # Clients are kept by their region; no other test uses this one.
     wanted = s3.destination("nobody", region="eu-north-1", **members)
-    with pytest.raises(IdentityMissing, match="no identity of its own for AWS"):
+    with pytest.raises(IdentityMissing, match="no identity of its own for AWS") as raised:
         ask(runtime, destination=wanted)
+    assert raised.value.retry_after_s is None  # clients would repeat the request in vain
 
 
 def test_nothing_that_is_kept_or_sent_to_workers_holds_credentials(s3: EmulatedS3, tmp_path: Path) -> None:
