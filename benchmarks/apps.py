@@ -13,7 +13,7 @@ _ANSWER = (
 
 
 def null_store() -> FastAPI:
-    """Everything that the route does, but nothing is stored: `submit` answers at once."""
+    """Return an application whose `submit` answers at once and stores nothing; the route does all else."""
     IngestWriter.submit = _submit_nothing  # type: ignore[assignment]
     return create_app()
 

@@ -39,7 +39,7 @@ class RestoredWrong(RuntimeError):
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """MB/s of a first backup and a restore against `cp -r`, taken in turn; seconds of a second backup.
+    """Measure the MB/s of a first backup and a restore against `cp -r`, and the seconds of a second backup.
 
     Raises:
         RestoredWrong: if what was backed up under load is not restored whole.

@@ -25,7 +25,7 @@ _LARGE = 3
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """CPU of the pool a distinct lossless 1280 × 720 WebP, one and two processes, and peak memory."""
+    """Measure CPU of the pool a distinct lossless 1280 × 720 WebP, one and two processes; peak memory."""
     rounds, sessions = (2, 4) if quick else (5, 12)
     cpu: list[float] = []
     alone: list[float] = []
@@ -76,7 +76,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def _digest_alone(screens: list[list[bytes]]) -> float:
-    """CPU milliseconds a picture in this process."""
+    """Return the CPU milliseconds a picture in this process."""
     began = time.process_time()
     for session in screens:
         for screen in session:
@@ -85,7 +85,7 @@ def _digest_alone(screens: list[list[bytes]]) -> float:
 
 
 def _digest_in_pool(url: str, screens: list[list[bytes]], processes: int) -> tuple[float, float]:
-    """Wall seconds of all, and CPU milliseconds a picture of the pool and its processes, once started."""
+    """Return the wall seconds of all, and CPU milliseconds a picture of the pool, once started."""
     blobs = Blobs(url)
     stored = [store_frames(blobs, f"ses_{number}", session) for number, session in enumerate(screens)]
     warming = [store_frames(blobs, f"ses_w{n}", [picture(n + 64 * k) for k in range(3)]) for n in range(40)]
@@ -108,7 +108,7 @@ def _cpu_seconds(workers: list[psutil.Process]) -> float:
 
 
 def _measure_memory() -> tuple[list[float], float, float]:
-    """Peak memory of the workers and of the process that owns the pool, each in processes of their own."""
+    """Return the peak memory of the workers and of the pool's owner, each in processes of their own."""
     context = get_context("spawn")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         with ProcessPoolExecutor(1, mp_context=context) as drawing:

@@ -52,7 +52,7 @@ _DONE_WITHIN_S = 300.0
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds of erasures, of their search and of hard deletes; the latency of ingest during a purge."""
+    """Measure seconds of erasures, of their search and of hard deletes; latency of ingest during a purge."""
     return [
         time_erasures(events=100_000 if quick else 2_000_000, rounds=2 if quick else 3),
         time_search(sessions=40_000 if quick else 1_000_000, rounds=2 if quick else 3),
@@ -62,7 +62,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def time_erasures(*, events: int, rounds: int) -> Figure:
-    """Seconds for 100,000 events of erasures that each touch a tenth of the lake's sessions."""
+    """Return seconds for 100,000 events of erasures that each touch a tenth of the lake's sessions."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         runtime = Runtime.open(new_settings(Path(folder)))
         try:
@@ -87,7 +87,7 @@ def time_erasures(*, events: int, rounds: int) -> Figure:
 
 
 def time_search(*, sessions: int, rounds: int) -> Figure:
-    """Seconds of the search for a subject that one session names."""
+    """Return the seconds of the search for a subject that one session names."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         lists.fill(settings, sessions)
@@ -114,7 +114,7 @@ def time_search(*, sessions: int, rounds: int) -> Figure:
 
 
 def time_hard_deletes(*, rounds: int, events: int = 10_000, frames: int = 500) -> list[Figure]:
-    """Seconds of hard deletes of sealed sessions to their answer, and until their lake files are gone."""
+    """Measure seconds of hard deletes of sealed sessions to their answer, and until their files are gone."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         key = new_key(settings)
@@ -144,7 +144,7 @@ def time_hard_deletes(*, rounds: int, events: int = 10_000, frames: int = 500) -
 
 
 def ingest_during_purge(*, megabytes: int, seconds: float) -> Figure:
-    """p99 of ingest while sessions that were never sealed are purged, by that without a purge.
+    """Return the p99 of ingest while sessions that were never sealed are purged, by that without a purge.
 
     Their rows are in the tables that ingest writes. Purges run in another process, as in a deployment.
     """

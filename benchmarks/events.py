@@ -34,12 +34,12 @@ _TYPES = (
 
 
 def event_bodies(count: int, *, seed: int = 1) -> list[bytes]:
-    """So many different bodies, each a stretch of one person's work."""
+    """Return so many different bodies, each a stretch of one person's work."""
     return [_body(random.Random(seed * 1_000_003 + n)) for n in range(count)]
 
 
 def event_items(count: int, *, seed: int, first_ms: int = 0) -> list[dict[str, Any]]:
-    """Event items in order of time; equal seeds give equal items."""
+    """Return event items in order of time; equal seeds give equal items."""
     rng = random.Random(seed)
     page = _Page(rng)
     t_ms = first_ms

@@ -120,7 +120,7 @@ def _open(folder: Path) -> Runtime:
 
 
 def _draw(repeats: int, address: str) -> Iterator[tuple[int, list[tuple[str, str, str]]]]:
-    """For each number of polars threads: lake, executor and format of its share of the repeats."""
+    """Yield the lake, executor and format of each repeat, by the number of polars threads."""
     executors = ("in_process", "processes:1", "processes:2", "processes:3", address)
     all_kinds = list(product([name for name, *_ in _LAKES], executors, _FORMATS))
     random = Random(1)
@@ -176,7 +176,7 @@ def _export(runtime: Runtime, executor: ShardExecutor, format: str) -> dict[str,
 
 
 def _without_one(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Hashes of all shards before and after a session in the middle is deleted."""
+    """Return the hashes of all shards before and after a session in the middle is deleted."""
     runtime = _open(folder)
     try:
         before = _export(runtime, InProcess(), "parquet")["hashes"]

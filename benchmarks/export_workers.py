@@ -59,7 +59,7 @@ class Kept:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Rows a second with two workers and with one, as processes and on a Dask cluster.
+    """Return the rows a second with two workers and with one, as processes and on a Dask cluster.
 
     Raises:
         Skipped: if Dask is not installed.
@@ -95,7 +95,7 @@ def _figures(
 
 @contextmanager
 def _processors(count: int) -> Iterator[None]:
-    """Limit processes that start in the block to some processors."""
+    """Restrict the processes that start in the block to some processors."""
     all_there_are = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(all_there_are)[:count])
     try:

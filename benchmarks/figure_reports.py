@@ -73,7 +73,7 @@ class Figure:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, in JSON types."""
+        """Return the whole report in JSON types."""
         return {
             "name": self.name,
             "unit": self.unit,

@@ -14,7 +14,7 @@ _ADDED_S = 0.004
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Throughput against the same route and rows with a commit of its own for each request.
+    """Return the throughput against the same route and rows with a commit of its own for each request.
 
     Raises:
         Skipped: if the library that slows fsync cannot be built.

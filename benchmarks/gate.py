@@ -30,7 +30,7 @@ _REQUESTS = {
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Microseconds that the whole gate adds to a request with a known key, over calling the app alone."""
+    """Measure the microseconds that the gate adds to a request with a known key, over the app alone."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         key = new_key(settings)
@@ -53,7 +53,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 async def measure_gate(runtime: Runtime, key: str, *, turns: int) -> dict[str, float]:
-    """Microseconds by kind of request."""
+    """Return microseconds by kind of request."""
     gate = RequestGate(
         _answer, CallerCache(runtime), RateLimiter(runtime.settings), ScopeDenialAudit(runtime)
     )
@@ -73,7 +73,7 @@ async def measure_gate(runtime: Runtime, key: str, *, turns: int) -> dict[str, f
 
 
 async def _pass(app: Any, scopes: list[Scope]) -> float:
-    """Seconds of CPU time that so many requests take."""
+    """Return the seconds of CPU time that so many requests take."""
     began = time.process_time()
     for scope in scopes:
         await app(scope, _receive, _send)

@@ -44,7 +44,7 @@ Sessions = Iterator[list[Step]]
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Peak memory of the process, and the longest time of a batch by flood."""
+    """Return the peak memory of the process, and the longest time of a batch by flood."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         record_session(new_settings(Path(folder)), 20_000)
         command = [sys.executable, "-m", "benchmarks.graph_flood", folder]
@@ -187,7 +187,7 @@ class _Flood:
 
 
 def _run(folder: Path, total: int) -> dict[str, dict[str, float]]:
-    """Flood the graphs of a deployment; the figures of this process."""
+    """Fill the graphs of a deployment, and return the figures of this process."""
     runtime = Runtime.open(Settings.from_env({}, data_dir=folder))
     seal_all(runtime)
     results = {"before": {"peak_mb": read_peak_mb(), "longest_cpu_s": 0.0}}

@@ -40,7 +40,7 @@ class Contender:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Throughput, latency and CPU time of the events route, and whether an acknowledged event can be lost."""
+    """Measure throughput, latency and CPU time of the events route; count lost acknowledged events."""
     rounds, seconds = (3, 2.0) if quick else (5, 6.0)
     bodies = event_bodies(_BODIES)
     with ExitStack() as stack:
@@ -86,7 +86,7 @@ def alternate(
 
 @contextmanager
 def contender(factory: str, *, environment: dict[str, str] | None = None) -> Iterator[Contender]:
-    """Our app, or a variant of it, on a fresh deployment."""
+    """Yield our application, or a variant of it, on a fresh deployment."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         targets = recording_sessions(settings, sessions=_SESSIONS, keys=_KEYS)

@@ -35,7 +35,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def decision_us(rounds: int, count: int) -> list[float]:
-    """CPU time to draw on a key's and its workspace's bucket and to write the four headers."""
+    """Return the CPU time to draw on a key's and its workspace's bucket and to write the four headers."""
 
     async def run() -> list[float]:
         with tempfile.TemporaryDirectory() as folder:

@@ -42,7 +42,7 @@ _COMBINATIONS: dict[str, dict[str, str]] = {
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Median and worst time of a page of 100, for information."""
+    """Return the median and worst time of a page of 100, for information."""
     sessions, count = (_QUICK_SESSIONS, 15) if quick else (_SESSIONS, 50)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
@@ -123,7 +123,7 @@ def _tags(rows: list[dict[str, Any]], rng: random.Random) -> Iterator[dict[str, 
 
 
 def ask(server: Server, key: str, query: dict[str, str], times: int) -> list[float]:
-    """Milliseconds of each answer, after three to warm up."""
+    """Return the milliseconds of each answer, after three to warm up."""
     results = []
     with httpx.Client(headers={"Authorization": f"Bearer {key}"}, trust_env=False, timeout=60) as client:
         for turn in range(times + 3):

@@ -124,7 +124,7 @@ def _left_out_capture() -> Iterator[None]:
 
 @contextmanager
 def _timed_steps() -> Iterator[_ReplayTimes]:
-    """Time the live replay of the block, from its first step."""
+    """Measure the live replay of the block, from its first step."""
     times = _ReplayTimes()
     began = 0.0
     run, close = LiveRun.run, ReplayRunRecorder.close

@@ -60,7 +60,7 @@ def put_load(
 def encoded_requests(
     targets: Sequence[Target], bodies: Sequence[bytes], *, count: int | None = None, batch_ids: str = ""
 ) -> list[bytes]:
-    """Whole HTTP requests: the sessions in turn, each with other bodies as its turn comes again."""
+    """Return whole HTTP requests: the sessions in turn, each with other bodies as its turn comes again."""
     wanted = len(targets) * 2 if count is None else count
     return [
         _encode(

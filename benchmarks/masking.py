@@ -30,7 +30,7 @@ _OWN = [
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Milliseconds a batch: scanned and found clean, and masked with one or all of its events dirty."""
+    """Measure milliseconds a batch: found clean, and masked with one or all of its events dirty."""
     bodies = event_bodies(20 if quick else 200)
     runs = 3 if quick else 7
     plain, patterned = _masker(_BUILTINS), _masker({**_BUILTINS, "patterns": _OWN})
@@ -102,7 +102,7 @@ def _read(body: bytes) -> object:
 
 
 def _ms(runs: int, bodies: list[bytes], act: Callable[[bytes], object]) -> list[float]:
-    """CPU time a batch, run by run."""
+    """Return the CPU time a batch, run by run."""
     act(bodies[0])
     results = []
     for _ in range(runs):

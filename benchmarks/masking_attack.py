@@ -109,7 +109,7 @@ def _latencies_ms(client: httpx.Client, session: str, count: int) -> list[float]
 
 @contextmanager
 def _attackers(url: str, key: str, texts: list[str]) -> Iterator[Counter[int]]:
-    """Attack from a process of its own while the block runs; the counter gets the answers at the end."""
+    """Run an attack from a process of its own during the block; the counter gets the answers at the end."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe()
     process = context.Process(target=_attack_until_told, args=(url, key, texts, sender), daemon=True)

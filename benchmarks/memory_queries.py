@@ -97,7 +97,7 @@ def in_process(settings: Settings, filled: Filled, sessions: int, count: int) ->
 
 
 def over_http(settings: Settings, filled: Filled, sessions: int, count: int) -> list[Figure]:
-    """Paths and similar sessions as a client gets them, one request after the other."""
+    """Return the paths and similar sessions as a client gets them, one request after the other."""
     rng = random.Random(7)
     with serving(settings) as server, _client(server, filled.key) as client:
 
@@ -133,7 +133,7 @@ def over_http(settings: Settings, filled: Filled, sessions: int, count: int) -> 
 
 
 def ask(request: Callable[[], httpx.Response], times: int) -> list[float]:
-    """Milliseconds of each answer, after three to warm up."""
+    """Return the milliseconds of each answer, after three to warm up."""
     results = []
     for turn in range(times + 3):
         began = time.perf_counter()
@@ -240,7 +240,7 @@ def _described(columns: GraphColumns) -> dict[str, int]:
 
 
 def _ms(call: Callable[[], object]) -> tuple[float, float]:
-    """Milliseconds on the wall, and of this thread's work."""
+    """Return milliseconds on the wall, and of this thread's work."""
     began, worked = time.perf_counter(), time.thread_time()
     call()
     return (time.perf_counter() - began) * 1e3, (time.thread_time() - worked) * 1e3

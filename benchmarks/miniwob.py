@@ -53,7 +53,7 @@ class Road:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds of each stretch, peak memory of each process, and rows lost or double.
+    """Return the seconds of each stretch, peak memory of each process, and rows lost or double.
 
     Raises:
         Skipped: if the demonstrations are not beside the project.
@@ -168,7 +168,7 @@ def compare(demonstrations: Path, got: Path) -> Figure:
 
 
 def sent_rows(demonstrations: Path) -> tuple[Rows, Rows]:
-    """Every event and frame of the files, as the importer reads them."""
+    """Return every event and frame of the files, as the importer reads them."""
     events: Rows = Counter()
     frames: Rows = Counter()
     for name, recording in _recordings(demonstrations):

@@ -62,7 +62,7 @@ class Contender(Protocol):
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Events a second that can be read back, ours and MLflow's in turn.
+    """Return events a second that can be read back, ours and MLflow's in turn.
 
     Raises:
         Skipped: if MLflow can be neither found nor fetched.
@@ -100,7 +100,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 @contextmanager
 def our_service(rounds: int) -> Iterator["Ours"]:
-    """Our API on a fresh deployment, with sessions for so many rounds."""
+    """Yield our API on a fresh deployment, with sessions for so many rounds."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         targets = recording_sessions(settings, sessions=_SESSIONS * rounds, keys=1)
@@ -116,7 +116,7 @@ class Ours:
         self._targets = targets
 
     def load(self, batches: Sequence[Items], seconds: float) -> Round:
-        """See `Contender`."""
+        """Send one round, as `Contender` describes."""
         targets, self._targets = self._targets[:_SESSIONS], self._targets[_SESSIONS:]
         requests = encoded_requests(targets, [orjson.dumps({"events": items}) for items in batches])
         host, port = self._server.host, self._server.port
@@ -132,7 +132,7 @@ class Ours:
 
 @contextmanager
 def mlflow_server(python: str) -> Iterator["Mlflow"]:
-    """MLflow's own server as its documentation starts it: SQLite, one worker.
+    """Yield MLflow's own server as its documentation starts it: SQLite, one worker.
 
     Raises:
         ServerFailed: if it does not answer in time.
@@ -163,7 +163,7 @@ class Mlflow:
         self._turn = 0
 
     def load(self, batches: Sequence[Items], seconds: float) -> Round:
-        """See `Contender`."""
+        """Send one round, as `Contender` describes."""
         requests = TraceRequests(
             [encode_spans(items) for items in batches],
             address=f"{self._server.host}:{self._server.port}",

@@ -243,7 +243,7 @@ async def send_on_schedule(
 def _attacking(
     attack: Attack, server: Server, targets: list[Target], seconds: float
 ) -> Iterator[Counter[str]]:
-    """Attack while the block runs; the counter is filled with the answers when it ends."""
+    """Run an attack during the block; the counter is filled with the answers when it ends."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     address = (server.host, server.port)

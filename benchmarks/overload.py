@@ -101,7 +101,7 @@ def overload(redis_url: str | None, *, processes: int, seconds: float) -> Grants
 def _offer(
     redis_url: str | None, workspace: str, keys: Sequence[str], seconds: float, start: Any, heard: Any
 ) -> None:
-    """One process: many requests at once, by each key in turn, for so long."""
+    """Send many requests at once from one process, by each key in turn, for so long."""
     pairs = [
         (TokenBucket.of(PER_KEY, "per_key", key), TokenBucket.of(PER_WORKSPACE, "per_workspace", workspace))
         for key in keys

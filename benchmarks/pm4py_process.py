@@ -41,14 +41,14 @@ def seconds(sort_first: bool) -> float:
 
 
 def contents(file: str) -> dict[str, Any]:
-    """Variants and graph of an XES log as PM4Py reads it."""
+    """Return variants and graph of an XES log as PM4Py reads it."""
     log = pm4py.read_xes(file)
     variants = [[list(sequence), n] for sequence, n in pm4py.get_variants(log).items()]
     return {"variants": variants, **_as_json(*pm4py.discover_dfg(log))}
 
 
 def rows(file: str) -> list[list[Any]]:
-    """Case, activity and time (ms since 1970) of every event of an XES log, in order."""
+    """Return case, activity and time (ms since 1970) of every event of an XES log, in order."""
     log = pm4py.read_xes(file)
     times = (log[TIME] - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)
     return [list(row) for row in zip(log[CASE], log[ACTIVITY], times.tolist(), strict=True)]

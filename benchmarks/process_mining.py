@@ -41,7 +41,7 @@ _OUTCOMES = ("success", "error", None)
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Speed beside PM4Py and polars, and what differs from PM4Py: nothing should.
+    """Return the speed beside PM4Py and polars, and what differs from PM4Py: nothing should.
 
     Raises:
         Skipped: if PM4Py can be neither found nor fetched, or the logs are not beside the project.
@@ -78,7 +78,7 @@ class Peer:
 
 @contextmanager
 def peer_process(python: str) -> Iterator[Peer]:
-    """PM4Py, started once."""
+    """Yield a process of PM4Py that is started once."""
     script = Path(__file__).with_name("pm4py_process.py")
     command = [python, "-W", "ignore", str(script)]
     with subprocess.Popen(
@@ -98,7 +98,7 @@ def planted_rows(cases: int) -> pl.DataFrame:
 
 
 def polars_floor(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Variants and graph as polars alone makes them, the short way."""
+    """Return the variants and the graph as polars alone computes them."""
     ordered = rows.sort("case", "time")
     variants = ordered.group_by("case", maintain_order=True).agg("activity").group_by("activity").len()
     follows = (
@@ -240,7 +240,7 @@ def _graph(graph: Any) -> Counter[Any]:
 
 
 def _rows(path: Path) -> Counter[Any]:
-    """Case, activity and instant in ms of every event of a log."""
+    """Return case, activity and instant in ms of every event of a log."""
     return Counter(
         (trace.name, event.activity, clock.to_ms(event.time))
         for trace in read_xes_traces(path)

@@ -49,7 +49,7 @@ class MemoryWatch:
 
 @contextmanager
 def watched_memory(service: Service) -> Iterator[MemoryWatch]:
-    """Sample ten times a second while the block runs."""
+    """Measure memory ten times a second while the block runs."""
     watch = MemoryWatch(service)
     is_over = threading.Event()
 

@@ -50,7 +50,7 @@ class _Sessions:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Memory of 20 whole reads at once, the price of one, pages, and the calls of another tenant."""
+    """Measure memory of 20 whole reads at once, the price of one, pages, and calls of another tenant."""
     events, frames = (60_000, [1_000, 20_000]) if quick else (300_000, [1_000, 20_000, 100_000])
     rest_s = 10.0 if quick else _REST_S
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
@@ -124,7 +124,7 @@ def _measure_pages(server: Server, sessions: _Sessions, events: int) -> list[Fig
 
 
 def _times(client: httpx.Client, path: str, *, runs: int = 15) -> list[float]:
-    """Milliseconds of a request, after one that is not counted."""
+    """Return the milliseconds of a request, after one that is not counted."""
     results = []
     for _ in range(runs + 1):
         began = time.perf_counter()
@@ -138,7 +138,7 @@ def _times(client: httpx.Client, path: str, *, runs: int = 15) -> list[float]:
 def _measure_price(
     server: Server, sessions: _Sessions, name: str, session_id: str, parquet: Path
 ) -> list[Figure]:
-    """Time of one whole read, beside reading the Parquet files with pyarrow."""
+    """Return the time of one whole read, beside reading the Parquet files with pyarrow."""
     arrow, lines, floor = [], [], []
     size = 0
     for _ in range(5):
@@ -171,7 +171,7 @@ def _measure_price(
 def _measure_memory(
     server: Server, sessions: _Sessions, name: str, session_id: str, *, rest_s: float
 ) -> list[Figure]:
-    """Memory of the API process before, during and after so many reads at once."""
+    """Return the memory of the API process before, during and after so many reads at once."""
     time.sleep(2.0)
     idle = _memory_mb(server)["VmRSS"]
     figures = []
@@ -208,7 +208,7 @@ def _measure_memory(
 def _measure_others(
     server: Server, sessions: _Sessions, name: str, session_id: str, *, seconds: float
 ) -> list[Figure]:
-    """Latency of another tenant's calls while one key has as many reads under way as it may."""
+    """Return the latency of another tenant's calls while one key has as many reads under way as it may."""
     context = multiprocessing.get_context("spawn")
     url, key, quiet_session = server.url, sessions.quiet.keys[0], sessions.quiet_session
 

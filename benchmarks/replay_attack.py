@@ -22,7 +22,7 @@ _TIMEOUT_S = 600.0
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds to the end of a quiet replay, and to a quiet session's replayability, beside an attack."""
+    """Measure seconds to the end of a quiet replay, and to a session's replayability, beside an attack."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         with (

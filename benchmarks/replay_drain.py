@@ -28,7 +28,7 @@ _TIMEOUT_S = 600.0
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds from the request to the end of a dry replay, and replays per second of a full queue."""
+    """Measure seconds from the request to the end of a dry replay, and replays per second of a full queue."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
         key = new_key(settings)
@@ -94,7 +94,7 @@ def time_replay(client: Client, session_id: str, number: int = 0) -> float:
 def _time_queue(
     settings: Settings, key: str, session_ids: Sequence[str], *, replays: int, repeats: bool
 ) -> Figure:
-    """Replays per second of a full queue, from the last request to the last end.
+    """Return replays per second of a full queue, from the last request to the last end.
 
     Args:
         settings: settings of the deployment.

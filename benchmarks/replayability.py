@@ -28,7 +28,7 @@ _TIMEOUT_S = 300.0
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds from sealing to value in a deployment; cost of a session; sealing with and without it."""
+    """Measure seconds from sealing to value; cost of a session; sealing with and without it."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         lags = _time_values(new_settings(Path(folder)), sessions=30 if quick else 100)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:

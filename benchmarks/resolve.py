@@ -46,7 +46,7 @@ _SESSIONS = 200
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Wrong actions and located targets on made-up and real pages; milliseconds of a dry replay."""
+    """Measure wrong actions and located targets on made-up and real pages; milliseconds of a dry replay."""
     figures = [*_measure_pages(), _measure_dry()]
     if _DATA.is_dir():
         figures += measure_demonstrations(_DATA, every=_QUICK_SHARE if quick else 1)
@@ -81,7 +81,7 @@ def _measure_pages() -> list[Figure]:
 
 
 def measure_demonstrations(folder: Path, *, every: int) -> list[Figure]:
-    """Wrong and accepted shares on the pages of demonstrations, by task.
+    """Return the wrong and accepted shares on the pages of demonstrations, by task.
 
     Raises:
         Skipped: if no demonstration has a target.

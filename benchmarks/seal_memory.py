@@ -32,7 +32,7 @@ _GOAL_MB = 800
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Peak memory and seconds for sessions of growing size."""
+    """Return the peak memory and seconds for sessions of growing size."""
     sizes = _QUICK_SIZES if quick else _SIZES
     results = [_measure(size, is_overlapping=False) for size in sizes]
     results.append(_measure(sizes[-1], is_overlapping=True))

@@ -42,7 +42,7 @@ class Work:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds from `stopped_at` to `sealed_at`, warm and cold."""
+    """Return the seconds from `stopped_at` to `sealed_at`, warm and cold."""
     warm, cold = (20, 5) if quick else (60, 8)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder))
@@ -110,7 +110,7 @@ def _warm(settings: Settings, client: Client, work: Sequence[Work]) -> list[floa
 def _cold(
     settings: Settings, service: Service, client: Client, work: Sequence[Work]
 ) -> tuple[list[float], list[float]]:
-    """Lags by the rows, and by the clock of a client that asks every 20 ms."""
+    """Return the lags by the rows, and by the clock of a client that asks every 20 ms."""
     rng = random.Random(7)
     ids, seen = [], []
     for piece in work:
@@ -131,7 +131,7 @@ def _cold(
 
 
 def read_lags(settings: Settings, session_ids: Sequence[str]) -> list[float]:
-    """Seconds from `stopped_at` to `sealed_at` of each session.
+    """Return the seconds from `stopped_at` to `sealed_at` of each session.
 
     Raises:
         RuntimeError: if one of them is not sealed, or does not hold all that was sent.

@@ -41,7 +41,7 @@ _PATIENCE_S = 600.0
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Pace of one run and of two, CPU of a session, and lags beside a flood."""
+    """Return the pace of one run and of two, CPU of a session, and lags beside a flood."""
     sessions, rounds = (160, 1) if quick else (480, 3)
     pace: dict[int, list[float]] = {1: [], 2: []}
     cpu: list[float] = []
@@ -245,7 +245,7 @@ class _MemoryWatch(threading.Thread):
         self._workers = workers
 
     def run(self) -> None:
-        """Sample all processes until `ended` is set."""
+        """Measure all processes again and again until `ended` is set."""
         while not self.ended.wait(0.05):
             for worker in self._workers:
                 with suppress(psutil.Error):

@@ -63,7 +63,7 @@ def new_key(settings: Settings, name: str = "benchmark") -> str:
 
 
 def recording_sessions(settings: Settings, *, sessions: int, keys: int) -> list[Target]:
-    """Sessions of one workspace that record, spread over so many of its keys."""
+    """Return sessions of one workspace that record, spread over so many of its keys."""
     runtime = Runtime.open(settings)
     try:
         with runtime.database.transaction(write=True) as db:

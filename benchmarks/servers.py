@@ -38,7 +38,7 @@ class Server:
         return f"http://{self.host}:{self.port}"
 
     def cpu_seconds(self) -> float:
-        """CPU time of the process with all its threads, user and system."""
+        """Return the CPU time of the process with all its threads, user and system."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -52,7 +52,7 @@ class Server:
 def serving(
     settings: Settings, factory: str = "api.app:create_app", *, environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """One uvicorn process (uvloop, httptools) that serves `factory` while the block runs.
+    """Yield one uvicorn process (uvloop, httptools) that serves `factory` while the block runs.
 
     Args:
         factory: what makes the app, as `module:function`; it must answer `/healthz`.

@@ -92,7 +92,7 @@ class Accepted(BaseModel):
 
 
 def peer_sessions(settings: Settings, *, sessions: int, keys: int) -> list[Target]:
-    """Its tables, with sessions that record and keys that may send."""
+    """Return the sessions of the peer's tables that record, with keys that may send."""
     engine = _engine(settings.data_dir)
     PeerRow.metadata.create_all(engine)
     given = [f"key-{n}-{new_id('key')}" for n in range(keys)]

@@ -69,7 +69,7 @@ class Readers:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """CPU time of a delivered message on both kinds of streams, and ingest with and without readers."""
+    """Measure CPU time of a delivered message on both kinds of streams, and ingest beside readers."""
     rounds, seconds = (3, 3.0) if quick else (5, 8.0)
     return [
         message_cost("sse", rounds=rounds, seconds=seconds),
@@ -88,7 +88,7 @@ def message_cost(
     readers_per_key: int = _READERS_PER_KEY,
     per_batch: int = 1,
 ) -> Figure:
-    """CPU time of the whole server process for each message that one reader got.
+    """Return the CPU time of the whole server process for each message that one reader got.
 
     Each key reads one session; each session takes so many events a second, evenly. What it costs to store
     them is measured in turn without readers, and left out.
@@ -119,7 +119,7 @@ def message_cost(
 
 
 def ingest_with_readers(*, rounds: int, seconds: float, sessions: int = _READ_SESSIONS) -> Figure:
-    """Batches a second while so many of 256 sessions have a live reader each, by those without any."""
+    """Return batches a second while so many of 256 sessions have a live reader each, by those without any."""
     bodies = event_bodies(50)
     with_readers, without, lags = [], [], []
     with contender("api.app:create_app") as ours:

@@ -33,7 +33,7 @@ query Materializations {
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Seconds from queued to completed, and processor time of the idle service."""
+    """Return the seconds from queued to completed, and processor time of the idle service."""
     exports, idle_s = (15, 20.0) if quick else (50, 60.0)
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         settings = new_settings(Path(folder) / "data")

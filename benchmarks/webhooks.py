@@ -63,7 +63,7 @@ def receiver() -> Any:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Deliveries a second, by those of the bare loop."""
+    """Return deliveries a second, by those of the bare loop."""
     rounds, count = (3, 500) if quick else (5, 4_000)
     ours: list[Pace] = []
     bare: list[Pace] = []
@@ -116,7 +116,7 @@ def deliveries_of(settings: Settings, url: str, *, count: int) -> Pace:
 
 
 def posts_of(url: str, *, count: int) -> Pace:
-    """Post a body of the same size so often."""
+    """Return the pace of so many POST requests with a body of the same size."""
     body = orjson.dumps({"id": new_id("evt"), "type": "session.created", "data": _data()})
     with _timed(count) as pace:
         asyncio.run(_post_all(url, body, count))

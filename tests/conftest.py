@@ -86,7 +86,7 @@ _FIRST = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers more than processors: tests wait for processes, sockets and clocks half of their time."""
+    """Return two workers more than processors: tests wait for processes, sockets and clocks half the time."""
     return len(os.sched_getaffinity(0)) + 2
 
 
@@ -116,7 +116,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the collector the modules and thousands of tests that stay until the end.
+    """Exclude the modules and thousands of tests that stay until the end from garbage collection.
 
     Every start and stop of a service would scan them. What libraries keep later is a million objects more:
     visiting those as often as by default takes a twentieth of the time.
@@ -129,21 +129,21 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """Address of a fresh PostgreSQL cluster, without the name of a database."""
+    """Yield the address of a fresh PostgreSQL cluster, without the name of a database."""
     with running_postgres() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def redis_url() -> Iterator[str]:
-    """Address of a fresh Redis; tests that stop one start their own."""
+    """Yield the address of a fresh Redis; tests that stop one start their own."""
     with running_redis() as server:
         yield server.url
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Address of a database with our tables, once on each engine; the tests of a module share it."""
+    """Return the address of a database with our tables, once on each engine, shared by a module's tests."""
     if request.param == "sqlite":
         return create_file(tmp_path_factory.mktemp("database"))
     return create_database(request.getfixturevalue("postgres"))

@@ -50,7 +50,7 @@ def _no_variables_of_the_test_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
-    """Deployment with three sealed sessions; the database may hold sessions of other tests."""
+    """Yield a deployment with three sealed sessions; the database may hold sessions of other tests."""
     opened = make_runtime(tmp_path / "data", database_url=database_url)
     with opened.database.transaction(write=True) as db:
         for row in [*db.exec(select(SessionRow)), *db.exec(select(LeaseRow))]:
@@ -67,7 +67,7 @@ def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def ports() -> Ports:
-    """Ports that are free on this machine."""
+    """Return ports that are free on this machine."""
     with socket.socket() as first, socket.socket() as second:
         for probe in (first, second):
             probe.bind(("127.0.0.1", 0))

@@ -33,13 +33,13 @@ class Api(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Settings of a folder on which no service runs."""
+    """Return settings of a folder on which no service runs."""
     return Settings.from_env({}, data_dir=tmp_path)
 
 
 @pytest.fixture
 def ports() -> Iterator[Ports]:
-    """Ports that are free on this machine."""
+    """Yield ports that are free on this machine."""
     with socket.socket() as first, socket.socket() as second:
         for probe in (first, second):
             probe.bind(("127.0.0.1", 0))

@@ -14,7 +14,7 @@ from recorder.setting_parsers import UnknownLogLevel
 
 
 def line_of(message: str, *args: object, error: BaseException | None = None, **extra: Any) -> str:
-    """The line that a log call becomes."""
+    """Return the line that a log call writes."""
     result = (type(error), error, error.__traceback__) if error is not None else None
     record = logging.getLogger("recorder.tests").makeRecord(
         "recorder.tests", logging.WARNING, "file", 1, message, args, result, extra=extra
@@ -23,7 +23,7 @@ def line_of(message: str, *args: object, error: BaseException | None = None, **e
 
 
 def raised(error: Exception, cause: Exception | None = None) -> Exception:
-    """The error with a trace, as it is caught."""
+    """Return the error with a trace, as it is caught."""
     try:
         raise error from cause
     except Exception as caught:

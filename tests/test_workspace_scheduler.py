@@ -8,7 +8,7 @@ from recorder.workspace_scheduler import WorkspaceScheduler
 
 
 def make_rows(*row_ids: str) -> list[ReplayRow]:
-    """Rows of the workspaces that the ids begin with."""
+    """Return the rows of the workspaces that the ids begin with."""
     return [
         ReplayRow(
             id=row_id,
@@ -29,7 +29,7 @@ def make_rows(*row_ids: str) -> list[ReplayRow]:
 
 
 def sort_ids(scheduler: WorkspaceScheduler, *row_ids: str) -> list[str]:
-    """The ids in the order of the scheduler."""
+    """Return the ids in the order of the scheduler."""
     return [row.id for row in scheduler.sort(make_rows(*row_ids))]
 
 

@@ -155,7 +155,7 @@ class RateLimiter:
         )
 
     async def admit_surface(self, caller: Caller, surface: Surface) -> BucketDecision:
-        """Draw on the buckets of a surface that the requested endpoint does not name for every request."""
+        """Take a token of a surface that only some requests to an endpoint use, such as live replays."""
         return await decide_by_token_buckets(self.callers, self._plan_of_surface(caller, surface))
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ Samples = list[tuple[str, bytes]]
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Megabytes a second of each writer, in turn.
+    """Return megabytes a second of each writer, in turn.
 
     Raises:
         Skipped: if the peer is not installed.

@@ -23,12 +23,12 @@ _MANY_SESSIONS, _QUICK_SESSIONS = 1_000_000, 50_000
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Peaks of each format for 10 k frames, by those for a tenth; `quick`: a tenth of both."""
+    """Return the peaks of each format for 10 k frames, by those for a tenth; `quick`: a tenth of both."""
     return _peaks(_smaller(_FRAMES) if quick else _FRAMES, ("webdataset", "parquet", "arrow"), "frames")
 
 
 def measure_large(*, quick: bool = False) -> list[Figure]:
-    """Peaks for 20 M events by those for 2 M, and what planning a million sessions takes."""
+    """Return the peaks for 20 M events by those for 2 M, and what planning a million sessions takes."""
     events = _smaller(_EVENTS) if quick else _EVENTS
     return [
         *_peaks(events, ("parquet", "arrow", "jsonl"), "rows"),
@@ -37,7 +37,7 @@ def measure_large(*, quick: bool = False) -> list[Figure]:
 
 
 def planning(sessions: int) -> Figure:
-    """Seconds to plan so many sessions of two events and a frame each, and what the process holds for it."""
+    """Measure the seconds to plan so many sessions of two events and a frame, and the memory for it."""
     with scratch() as folder:
         settings = deploy(folder / "data", Shape(sessions=sessions, events=2, frames=1, picture_bytes=0))
         runs = {}

@@ -76,7 +76,7 @@ def fill(runtime: Runtime, shape: Shape, *, files: int = 8, shuffled: int | None
 
 
 def _session(shape: Shape, number: int) -> dict[str, Any]:
-    """Facts of a session before its rows are made."""
+    """Return the facts of a session before its rows are made."""
     started_at = clock.truncate_to_ms(START + number * (timedelta(days=_DAYS) / shape.sessions))
     drawn = int.from_bytes(_noise(shape, number, "id", 9))
     ulid = encode_ulid(clock.to_ms(started_at) << 80 | drawn)
@@ -141,7 +141,7 @@ def _repeated(sessions: list[dict[str, Any]], times: int) -> pl.DataFrame:
 
 
 def _dealt(names: tuple[str, ...], number: pl.Expr) -> pl.Expr:
-    """One of these, in turn."""
+    """Return an expression that takes these values in turn."""
     return (number % len(names)).replace_strict(dict(enumerate(names)), return_dtype=pl.String)
 
 
@@ -152,7 +152,7 @@ def _frame_id(seq: pl.Expr) -> pl.Expr:
 def _frames(
     runtime: Runtime, shape: Shape, sessions: list[dict[str, Any]], events: pl.DataFrame
 ) -> pl.DataFrame:
-    """Frames with what events say of them; their pictures go to the blob store."""
+    """Return the frames, with the columns that events give them; their pictures go to the blob store."""
     if not shape.frames:
         return pl.DataFrame(schema=pl.Schema(LAYOUTS["frames"].schema))
     bound = events.group_by("session_id", pl.col("frame_seq").alias("seq")).agg(

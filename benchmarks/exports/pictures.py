@@ -22,7 +22,7 @@ _PEERS = {
 
 
 def measure(*, quick: bool = False, sessions: int | None = None) -> list[Figure]:
-    """Megabytes of archives a second, beside each peer.
+    """Return megabytes of archives a second, beside each peer.
 
     Args:
         sessions: how many, of 10 frames with 80 KB each, where it is not what the figure calls for.

@@ -32,7 +32,7 @@ Runs = dict[str, list[dict[str, Any]]]
 
 
 def measure(*, quick: bool = False, sessions: int | None = None) -> list[Figure]:
-    """Rows a second of each format, beside floor and peer.
+    """Return the rows a second of each format, beside floor and peer.
 
     Args:
         sessions: how many, of 500 events each, where it is not what the figure calls for.
@@ -94,7 +94,7 @@ def _alternate(
     sources: list[str],
     rounds: int,
 ) -> Runs:
-    """All ways in turn; a first turn warms up, the peer's on one file."""
+    """Run all ways in turn; a first turn warms up, the peer's on one file."""
     runs: Runs = {}
     for turn in range(rounds + 1):
         result = _beside_each_other(ours, floor, str(folder / "data"), _FORMATS)
@@ -161,5 +161,5 @@ def _beside_peer(name: str, runs: Runs, format: str, goal: Goal) -> Figure:
 
 
 def speeds(runs: list[dict[str, Any]]) -> list[float]:
-    """Million rows a second of each run."""
+    """Return the speed of each run in million rows a second."""
     return [run["rows"] / run["seconds"] / 1e6 for run in runs]

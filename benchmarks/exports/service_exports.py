@@ -134,7 +134,7 @@ def plan(data: str, format: str) -> dict[str, Any]:
 
 
 def idle() -> dict[str, Any]:
-    """Nothing but what every process of ours holds."""
+    """Return an idle report: what every process of ours holds without work."""
     return {}
 
 

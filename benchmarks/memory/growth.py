@@ -23,7 +23,7 @@ Sessions = dict[str, Sequence[Step]]
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Milliseconds for 1,000 sessions into 100,000, and for grouping 5,000 variants."""
+    """Return milliseconds for 1,000 sessions into 100,000, and for grouping 5,000 variants."""
     large = _QUICK_LARGE if quick else _LARGE
     planted = plant(large + _ROUNDS * _BATCH)
     sessions: Sessions = {session.session_id: session.steps for session in planted.sessions}

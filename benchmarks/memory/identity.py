@@ -48,7 +48,7 @@ class Outcome:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Survival of ids and agreement between orders: of recorded tasks if present, else planted ones."""
+    """Measure the survival of ids and agreement between orders: of recorded tasks, else planted ones."""
     if DATA.is_dir():
         name, sessions = "MiniWoB", [demonstration.session for demonstration in read_demonstrations(DATA)]
     else:
@@ -89,7 +89,7 @@ def seal_and_rebuild(sessions: Sequence[Sealed], order: int) -> Outcome:
 
 
 def canonical_statistics(graph: StoredGraph) -> bytes:
-    """Everything a graph counts, by micro-state: equal sessions give equal bytes, whatever its nodes are.
+    """Return all counts of a graph by micro-state: equal sessions give equal bytes, whatever its nodes are.
 
     For each micro-state its visits; for each step from one to the next how often, in what time and with what
     outcomes; for each trace its counter, and outcome and duration of its sessions.

@@ -47,7 +47,7 @@ Pair = tuple[Callable[[], Any], Callable[[], Any]]
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Time the product's code and the library's in turn, on one planted workflow."""
+    """Measure the product's code and the library's in turn, on one planted workflow."""
     sequences, nodes, view = _variants(_QUICK_SESSIONS if quick else _SESSIONS)
     counts = FeatureCounts()
     features = counts.number_features(sequences, nodes)
@@ -166,7 +166,7 @@ def _grow_index(features: Sequence[Ints]) -> list[Any]:
 
 
 def _grow_matrix(features: Sequence[Ints], width: int) -> list[Any]:
-    """Look up each set among those before it in a sparse matrix, which is built again for each."""
+    """Find each set among those before it in a sparse matrix, which is built again for each."""
     overlaps = []
     for count in range(1, min(_LOOKED_UP, len(features))):
         known = binary_features(features[:count], width)

@@ -38,7 +38,7 @@ _SETS = ("by pictures alone", "by pictures re-encoded, scaled and changed")
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Agreement of paths with tasks where frames are all that is known of a screen.
+    """Return the agreement of paths with tasks where frames are all that is known of a screen.
 
     Raises:
         Skipped: if the demonstrations are not beside the project.

@@ -70,7 +70,7 @@ class Planted:
 
 
 def plant(sessions: int = 10_000, *, seed: int = 0) -> Planted:
-    """Plant a workflow; equal arguments give equal sessions.
+    """Return a planted workflow; equal arguments give equal sessions.
 
     Args:
         sessions: how many, up to some 100,000.

@@ -55,7 +55,7 @@ class Found:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Agreement with the planted truth, for three seeds."""
+    """Return the agreement with the planted truth, for three seeds."""
     results = [find_again(plant(3_000 if quick else _SESSIONS, seed=seed)) for seed in _SEEDS]
     expected = [round(RECOVERY_SHARE * share, 2) for share in ANCHOR_SHARES]
     return [
@@ -138,7 +138,7 @@ def outlier_precision(planted: Planted, columns: GraphColumns) -> float:
 
 
 def anchors_of(planted: Planted, columns: GraphColumns) -> list[tuple[str, float]]:
-    """Label and frequency of the anchors that the service finds, the most frequent first."""
+    """Return the label and frequency of the anchors that the service finds, the most frequent first."""
     failed = {
         session.session_id: session.failed_ms for session in planted.sessions if session.failed_ms is not None
     }
@@ -149,7 +149,7 @@ def anchors_of(planted: Planted, columns: GraphColumns) -> list[tuple[str, float
 
 
 def anchor_shares(sessions: Sequence[PlantedSession]) -> list[float]:
-    """Share of the failing sessions that recover at each anchor."""
+    """Return the share of the failing sessions that recover at each anchor."""
     failing = [session for session in sessions if session.failed_ms is not None]
     return [sum(session.anchor == anchor for session in failing) / len(failing) for anchor in ANCHORS]
 

@@ -46,7 +46,7 @@ def find_pm4py() -> AbstractContextManager[str]:
 def cluster(
     python: str, cases: Mapping[str, Sequence[str]], *, clusters: int, runs: int
 ) -> list[dict[str, int]]:
-    """PM4Py's `cluster_log` with KMeans, each run from other starting points.
+    """Run PM4Py's `cluster_log` with KMeans, each run from other starting points.
 
     Args:
         python: as `find_pm4py` gives it.

@@ -35,7 +35,7 @@ class RareTasks:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Agreement of paths with tasks of unequal sizes, and paths and purity of rare tasks.
+    """Return the agreement of paths with tasks of unequal sizes, and paths and purity of rare tasks.
 
     Raises:
         Skipped: if the demonstrations are not beside the project.

@@ -65,7 +65,7 @@ class Demonstration:
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Agreement of paths with tasks, beside PM4Py's clusters, and how well similar sessions are found.
+    """Measure the agreement of paths with tasks, beside PM4Py's clusters; the quality of similar sessions.
 
     Raises:
         Skipped: if the demonstrations are not beside the project.
@@ -113,7 +113,7 @@ def measure(*, quick: bool = False) -> list[Figure]:
 
 
 def read_demonstrations(folder: Path) -> list[Demonstration]:
-    """All demonstrations below a folder of tasks, in the order of their names."""
+    """Return all demonstrations below a folder of tasks, in the order of their names."""
     files = sorted(folder.glob("*/*.json.gz"))
     with ProcessPoolExecutor() as processes:
         runs = list(processes.map(read_run, files, chunksize=16))

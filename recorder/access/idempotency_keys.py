@@ -183,7 +183,7 @@ def count_expired_keyed_answers(db: DbSession, workspace_id: str, *, at: datetim
 def delete_expired_keyed_answers(
     db: DbSession, *, limit: int, at: datetime | None = None, workspace_id: str | None = None
 ) -> int:
-    """Delete answers older than 24 hours; return their number.
+    """Delete the stored answers of Idempotency-Keys after their 24 hours; return their number.
 
     Args:
         db: a write transaction.

@@ -33,7 +33,7 @@ from recorder.cli import (
     workspaces,
 )
 from recorder.cli.help_pages import CommandTree
-from recorder.errors import RecorderError
+from recorder.errors import RecorderError, ValidationFailed
 from recorder.shell_commands import wrap_for_terminal
 from recorder.version import __version__
 
@@ -116,6 +116,10 @@ def _print_errors() -> Iterator[None]:
 
 def _describe_error(error: Exception) -> str:
     """Return the sentence for a known error, or for a full device, whose unwritten output is dropped."""
+    if isinstance(error, ValidationFailed):  # its own text only counts the fields
+        return " ".join(
+            f"{problem.pointer or problem.where}: {problem.message}" for problem in error.problems
+        )
     if not isinstance(error, OSError):
         return str(error)
     with suppress(OSError):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,16 +33,19 @@ def export(
     ],
     url: Url = DEFAULT_URL,
     format: Annotated[
-        str, typer.Option(help="`xes`, the log; or `dfg`, its directly-follows graph.")
-    ] = "xes",
+        str | None,
+        typer.Option(
+            help="`xes`, the log; or `dfg`, its directly-follows graph. \\[default: by the ending of --out]",
+            show_default=False,
+        ),
+    ] = None,
     where: Where = None,
     as_json: AsJson = False,
 ) -> None:
     """Write the sessions of a workflow that are over to a file, oldest first."""
     from recorder.interchange.session_traces import write_session_traces
 
-    if format not in ("xes", "dfg"):
-        raise typer.BadParameter("takes xes or dfg", param_hint="--format")
+    log_format = _choose_log_format(format, out)
     filters = read_filter_options(where, set_elsewhere={"workflow": "WORKFLOW"})
     if not out.resolve().parent.is_dir():
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
@@ -51,7 +54,7 @@ def export(
             client,
             workflow,
             out,
-            format="xes" if format == "xes" else "dfg",
+            format=log_format,
             filters=filters,
             on_total=on_total,
             on_done=on_done,
@@ -104,6 +107,24 @@ def summary(
     typer.echo("\n     n  median  variant")
     for sequence, n, median_ms in shown.rows():
         typer.echo(f"{n:6}  {_format_log_duration(median_ms):>6}  {_format_log_variant(sequence)}")
+
+
+def _choose_log_format(format: str | None, out: Path) -> Literal["xes", "dfg"]:
+    """Return the format of the file's ending, which a named one must fit: readers go by the ending.
+
+    Raises:
+        typer.BadParameter: if there is no such format, or the ending is of no format or another one.
+    """
+    if format not in (None, "xes", "dfg"):
+        raise typer.BadParameter("takes xes or dfg", param_hint="--format")
+    name = out.name.lower()
+    if name.endswith((".xes", ".xes.gz")) and format != "dfg":
+        return "xes"
+    if name.endswith((".json", ".dfg")) and format != "xes":
+        return "dfg"
+    raise typer.BadParameter(
+        "takes a file that ends in .xes or .xes.gz for xes, and in .json or .dfg for dfg", param_hint="--out"
+    )
 
 
 def _format_log_variant(sequence: list[str]) -> str:

@@ -20,6 +20,15 @@ from recorder.memory.views.path_texts import describe_path, join_node_names
 from recorder.number_formats import format_count
 
 _FORMATS = ("svg", "text", "json", "graphml", "mermaid", "dot")
+#: Endings of files, each with the format that is written to them.
+_ENDINGS = {
+    ".svg": "svg",
+    ".txt": "text",
+    ".json": "json",
+    ".graphml": "graphml",
+    ".mmd": "mermaid",
+    ".dot": "dot",
+}
 #: Paths and loops that `--format text` lists, and the columns of its lines.
 _LISTED, _WIDTH = 12, 80
 #: Parameters of the graph that are no filters, each with what sets it.
@@ -30,7 +39,13 @@ def graph(
     workflow: Annotated[str, typer.Argument(help="The workflow.")],
     key: KeyOption,
     url: Url = DEFAULT_URL,
-    format: Annotated[str, typer.Option(help="svg, text, json, graphml, mermaid or dot.")] = "svg",
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="svg, text, json, graphml, mermaid or dot. \\[default: by the ending of --out, else svg]",
+            show_default=False,
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="File to write. \\[default: stdout]")] = None,
     where: Where = None,
     min_frequency: Annotated[
@@ -39,8 +54,7 @@ def graph(
 ) -> None:
     """Print the memory graph of a workflow, or write it to a file."""
 
-    if format not in _FORMATS:
-        raise typer.BadParameter(f"takes one of {', '.join(_FORMATS)}", param_hint="--format")
+    format = _choose_graph_format(format, out)
     filters = read_filter_options(where, set_elsewhere=_SET_ELSEWHERE)
     if out is not None and (out.is_dir() or not out.resolve().parent.is_dir()):
         raise typer.BadParameter("takes a file in a folder that exists", param_hint="--out")
@@ -58,6 +72,23 @@ def graph(
         typer.echo(drawn, nl=False)
     else:
         print_json(drawn)
+
+
+def _choose_graph_format(format: str | None, out: Path | None) -> str:
+    """Return the format that is named, else the one of the file's ending, else `svg`.
+
+    Raises:
+        typer.BadParameter: if there is no such format, or the ending names none.
+    """
+    if format is None and out is not None:
+        format = _ENDINGS.get(out.suffix.lower())
+        if format is None:
+            raise typer.BadParameter(
+                f"takes a file that ends in {', '.join(_ENDINGS)}; or name a --format", param_hint="--out"
+            )
+    if format not in (None, *_FORMATS):
+        raise typer.BadParameter(f"takes one of {', '.join(_FORMATS)}", param_hint="--format")
+    return format or "svg"
 
 
 def _format_graph_as_text(body: Mapping[str, Any], paths: Sequence[Mapping[str, Any]]) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import typer
 from typer.core import TyperGroup
 
 #: Names of arguments that differ from those of the parameters.
@@ -32,6 +33,16 @@ class CommandTree(TyperGroup):
         for parameter in parameters:
             _name_value(parameter, ctx)
         return parameters
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command; make sentences of pydantic's words about a wrong value."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ").replace(
+                "Input should be ", "it takes a number "
+            )
+            raise
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command of this name, if there is one."""

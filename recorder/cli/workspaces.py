@@ -8,6 +8,7 @@ from recorder import limits
 from recorder.cli.options import (
     AsJson,
     DataDir,
+    WrongOptions,
     open_command_database,
     open_deployment_for_command,
     print_aligned_table,
@@ -107,7 +108,7 @@ def set_workspace_command(
     from recorder.access import workspaces
 
     if tier is None and status is None:
-        raise typer.BadParameter("name what to change: --tier, --status", param_hint="set")
+        raise WrongOptions("Name what to change: --tier or --status.")
     with open_command_database(data) as (_, database), database.transaction(write=True) as db:
         workspace = workspaces.set_workspace(db, name, tier=tier, status=status)
     if as_json:

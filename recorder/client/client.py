@@ -35,6 +35,7 @@ class SessionRecorder:
     After an exception of the block it flushes, tags the session `error` with the exception's type (the text
     may hold secrets) and raises the exception again; a keyboard interrupt stops it without a tag.
     A flush that the service refuses at the end counts as an exception of the block.
+    Outside its block it records nothing, and a second block needs a new recorder: a RuntimeError.
     """
 
     def __init__(
@@ -63,15 +64,21 @@ class SessionRecorder:
         self._metadata = metadata
         self._uploads = UploadQueue(client._transport.json)
         self._began = 0.0
+        self._is_open = False
         #: Id of the session; empty before the block begins.
         self.id = ""
 
     def __enter__(self) -> Self:
+        if self.id:
+            raise RuntimeError(
+                f"This SessionRecorder has recorded {self.id}. Make a new one for the next session."
+            )
         session = self._client.create_session(
             self._workflow, metadata=self._metadata, actor=self._actor, start=True
         )
         self.id = session["id"]
         self._began = time.monotonic()
+        self._is_open = True
         return self
 
     def __exit__(
@@ -83,6 +90,8 @@ class SessionRecorder:
             if error is None:
                 raise
             error.add_note(f"Closing the recording {self.id} failed: {failure}")
+        finally:
+            self._is_open = False
 
     @property
     def now_ms(self) -> int:
@@ -97,6 +106,7 @@ class SessionRecorder:
             ValueError: if a number is NaN or Infinity.
             BufferFull: if too much waits to be sent; this event was not recorded.
         """
+        self._check_open()
         item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
         encoded = _encode_recorded_event(item)
         self._make_room()
@@ -111,6 +121,7 @@ class SessionRecorder:
             ValueError: if the image is none of these, or a number is NaN or Infinity.
             BufferFull: if too much waits to be sent; this frame was not recorded.
         """
+        self._check_open()
         members.setdefault("id", new_id("frm"))
         frame = CapturedFrame.of(image, t_ms=self.now_ms if t_ms is None else t_ms, **members)
         encoded = EncodedFrame.of(frame)
@@ -121,6 +132,7 @@ class SessionRecorder:
 
     def tag(self, name: str, *, t_ms: int | None = None, **data: Any) -> None:
         """Tag this moment; `data` is the tag's payload."""
+        self._check_open()
         self._client.tag(self.id, name, data=data or None, t_ms=self.now_ms if t_ms is None else t_ms)
 
     def flush(self) -> None:
@@ -130,6 +142,14 @@ class SessionRecorder:
         buffered: the next flush sends it again, and the service stores it once.
         """
         self._uploads.send(self.id)
+
+    def _check_open(self) -> None:
+        """Check that the block runs: before it there is no session, and after it nothing sends the item."""
+        if not self._is_open:
+            raise RuntimeError(
+                "Nothing was recorded: a SessionRecorder records only inside its block, "
+                "`with SessionRecorder(client, workflow) as run:`."
+            )
 
     def _make_room(self) -> None:
         if self._uploads.size < self._buffer_bytes:

@@ -17,6 +17,8 @@ from recorder.number_formats import format_count
 #: Temporary states: a limit, a restart, a gateway in front of a restarting service.
 TEMPORARY_STATUSES = (429, 502, 503, 504)
 _SHOWN_PROBLEMS = 3
+#: Code of an answer without a code, which another program than the service sent.
+UNKNOWN_CODE = "unknown"
 _NEXT_BY_STATUS = {
     401: "Check the key; the first one of a workspace comes from: recorder workspaces create.",
     403: "Use a key that may do this.",
@@ -67,10 +69,22 @@ class ApiError(ClientError):
         # This detail only counts the problems and names their positions.
         is_list = self.code == "validation_failed" and problems
         parts = [f"{self.status} {self.code}:", *([] if is_list else [self.detail]), *problems]
-        parts.append(_NEXT_BY_CODE.get(self.code, _NEXT_BY_STATUS.get(self.status, "")))
+        parts.append(self._find_next_step())
         if self.request_id:
             parts.append(f"({self.request_id})")
         return " ".join(part for part in parts if part)
+
+    @property
+    def is_lasting(self) -> bool:
+        """True if only the operator can help: all other 503 of the service have a `Retry-After`."""
+        return (self.status, self.code, self.retry_after_s) == (503, "unavailable", None)
+
+    def _find_next_step(self) -> str:
+        if self.is_lasting:
+            return ""  # its detail says it
+        if self.code == UNKNOWN_CODE and self.status in (401, 403):
+            return ""  # of another program's answer, to which the key does not matter
+        return _NEXT_BY_CODE.get(self.code, _NEXT_BY_STATUS.get(self.status, ""))
 
 
 class Unreachable(ClientError):
@@ -80,9 +94,9 @@ class Unreachable(ClientError):
         may_be_done: whether the request may have been carried out all the same.
     """
 
-    def __init__(self, base_url: str, what: str, *, may_be_done: bool) -> None:
+    def __init__(self, base_url: str, what: str, *, may_be_done: bool, advice: str | None = None) -> None:
         self.may_be_done = may_be_done
-        then = (
+        then = advice or (
             "The request may have been carried out; check before you repeat it."
             if may_be_done
             else "Is it running, and is this its address? Start it with: recorder up."
@@ -112,7 +126,6 @@ class ExportFailed(ClientError):
 class TookTooLong(ClientError):
     """A state that was waited for was not reached in time."""
 
-    def __init__(self, what: str, seconds: float) -> None:
-        super().__init__(
-            f"{what} within {seconds:g} s. Check that Dagster runs (not --no-dagster), or wait longer."
-        )
+    def __init__(self, what: str, seconds: float, *, advice: str | None = None) -> None:
+        then = advice or "Check that Dagster runs (not --no-dagster), or wait longer."
+        super().__init__(f"{what} within {seconds:g} s. {then}")

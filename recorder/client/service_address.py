@@ -26,6 +26,8 @@ def parse_service_address(base_url: str, *, name: str = "base_url") -> httpx.URL
         raise ValueError(f"{example}; this one cannot be read: {error}.") from error
     if not url.host or url.userinfo:
         raise ValueError(f"{example}, with a host and without a user.")
+    if url.path.rstrip("/").endswith("/v1"):
+        raise ValueError(f"{example}; leave out /v1, which the client adds.")
     return url
 
 

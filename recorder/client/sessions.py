@@ -277,10 +277,29 @@ class Sessions(Requests):
         return [self._wait_sealed(session_id, deadline, timeout_s) for session_id in wanted]
 
     def _wait_sealed(self, session_id: str, deadline: float, timeout_s: float) -> Json:
-        session = poll_request_until_status(lambda: self.get_session(session_id), ("sealed",), deadline)
-        if session is None:
-            raise TookTooLong(f"{session_id} is not sealed", timeout_s)
+        session: Json = {}
+
+        def read() -> Json:
+            session.update(self.get_session(session_id))
+            return session
+
+        if poll_request_until_status(read, ("sealed",), deadline) is None:
+            raise _make_unsealed_error(session, timeout_s)
         return session
+
+
+def _make_unsealed_error(session: Json, timeout_s: float) -> TookTooLong:
+    """Return the error for a session that was not sealed in time, with its reason."""
+    session_id, status = session["id"], session["status"]
+    if status in ("created", "recording"):
+        advice = f"It is {status}, and only stopped sessions are sealed: stop it."
+    elif reason := session["seal_error"]:
+        advice = (
+            f"It was set aside ({reason['code']}); the operator's command: recorder sessions quarantined."
+        )
+    else:
+        advice = None
+    return TookTooLong(f"{session_id} is not sealed", timeout_s, advice=advice)
 
 
 def _make_session_url_path(session_id: str) -> str:

@@ -1,6 +1,7 @@
 """Requests of the client: connections, retries and pages. Contract §1 (idempotency)."""
 
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,13 @@ import orjson
 
 from recorder import ids, limits
 from recorder.client.encoding import encode_json
-from recorder.client.errors import ApiError, ClientError, Unreachable
+from recorder.client.errors import (
+    TEMPORARY_STATUSES,
+    UNKNOWN_CODE,
+    ApiError,
+    ClientError,
+    Unreachable,
+)
 from recorder.client.service_address import check_key, is_loopback_service_host, parse_service_address
 from recorder.retries import retry
 
@@ -184,7 +191,8 @@ class Transport:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise Unreachable(self.base_url, "no connection", may_be_done=False) from error
+            what, advice = _describe_no_connection(error)
+            raise Unreachable(self.base_url, what, may_be_done=False, advice=advice) from error
         except httpx.TransportError as error:
             what = f"the connection broke ({type(error).__name__})"
             raise Unreachable(self.base_url, what, may_be_done=True) from error
@@ -201,6 +209,19 @@ class Transport:
         return wait_s + secrets.randbelow(1000) / 1000 * _JITTER_S if wait_s <= self._patience_s else False
 
 
+def _describe_no_connection(error: Exception) -> tuple[str, str | None]:
+    """Return why there is no connection, and what to do if TLS failed although a server answers."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            what = f"its certificate was refused ({cause.verify_message})"
+            return what, "Use the name in the certificate, or let this machine accept its issuer."
+        if isinstance(cause, ssl.SSLError):
+            return "TLS failed", "If the service has no TLS, its address begins with http://."
+        cause = cause.__cause__ or cause.__context__
+    return "no connection", None
+
+
 def make_response_error(response: httpx.Response) -> ApiError:
     """Return the error of a problem document, or of any answer with an error status."""
     try:
@@ -211,18 +232,26 @@ def make_response_error(response: httpx.Response) -> ApiError:
     errors = problem.get("errors")
     return ApiError(
         response.status_code,
-        str(problem.get("code", "unknown")),
-        str(problem.get("detail") or response.reason_phrase or "No detail was given."),
+        str(problem.get("code", UNKNOWN_CODE)),
+        str(problem.get("detail") or _describe_foreign_answer(response)),
         request_id=problem.get("request_id") or response.headers.get("X-Request-Id"),
         errors=[item for item in errors if isinstance(item, dict)] if isinstance(errors, list) else None,
         retry_after_s=_parse_retry_after(response.headers.get("Retry-After")),
     )
 
 
+def _describe_foreign_answer(response: httpx.Response) -> str:
+    """Return the detail of an answer that the service did not write, such as a proxy's."""
+    reason = f"{response.reason_phrase or 'No detail was given'}."
+    if response.status_code in (*TEMPORARY_STATUSES, 413):  # proxies of the service send these too
+        return reason
+    return f"{reason} Another program than the service answered; check the address."
+
+
 def _may_retry_request(error: ClientError, call: TransportCall) -> bool:
     if isinstance(error, Unreachable):
         return call.repeatable or not error.may_be_done
-    if not isinstance(error, ApiError) or error.code == "quota_exceeded":
+    if not isinstance(error, ApiError) or error.code == "quota_exceeded" or error.is_lasting:
         return False
     if error.status in _NOTHING_STORED:
         return True

@@ -116,8 +116,8 @@ def is_split(manifest: dict[str, Any]) -> bool:
     return bool(rule["validation"] or rule["test"])
 
 
-def card_front_matter(manifest: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of the head; without its features a picture loads as a struct of bytes."""
+def list_card_front_matter(manifest: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines of a card's YAML head; without its features a picture loads as a struct of bytes."""
     kinds = list_dataset_kinds(manifest)
     yield "---"
     if kinds:
@@ -337,4 +337,4 @@ def escape_markdown_text(text: str) -> str:
 
 def dataset_card(manifest: dict[str, Any], statistics: Statistics) -> str:
     """Return the card of a dataset; text of clients, such as the tag, is escaped."""
-    return "\n".join([*card_front_matter(manifest), "", *format_card_page(manifest, statistics), ""])
+    return "\n".join([*list_card_front_matter(manifest), "", *format_card_page(manifest, statistics), ""])

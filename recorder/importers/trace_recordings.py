@@ -289,7 +289,10 @@ def import_xes_log(
     """
     slug = workflow or re.sub(r"[^a-z0-9_]", "_", f"{workflow_prefix}{event_log_name(path)}".lower())
     if not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), slug):
-        text = "A workflow is 2 to 64 of a–z, 0–9 and _."
+        text = (
+            "Takes 2 to 64 characters: lower-case letters, digits and underscores, as in approve_invoice; "
+            "name one with --workflow."
+        )
         raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
     wanted = LogImport(path=path, workflow=slug, activity=tuple(activity), rules=tuple(rules))
     began = time.monotonic()

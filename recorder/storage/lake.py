@@ -306,7 +306,7 @@ class Lake:
             return delete_sessions(self.stored_table(kind, tenant), partitions, session_ids, is_time_up)
 
     def compact(self, kind: LakeKind, tenant: Tenant, *, check: Callable[[], None] = lambda: None) -> int:
-        """Join small files of partitions with many, in order.
+        """Join the small files of partitions that have many of them; rows stay in their sort order.
 
         The caller holds the lease of the table. Appends and deletes may go on at the same time: files that a
         delete removed in between are left to the next call.

@@ -27,7 +27,7 @@ SECONDS = 1.0
 
 
 def a_bucket(size: int = 10, per_second: float = 0.001) -> TokenBucket:
-    """One that no other test draws on, and that hardly fills."""
+    """Return a bucket that no other test draws on, and that hardly fills."""
     return TokenBucket(new_id("key"), "per_key", size, per_second)
 
 

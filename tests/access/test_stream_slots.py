@@ -160,7 +160,7 @@ def hold_slots(url: str, caller: Caller, count: int, sender: Connection) -> None
 
 @pytest.fixture
 def holder(redis_url: str) -> Iterator[tuple[SpawnProcess, Caller]]:
-    """A process that holds all the slots of a key."""
+    """Yield a process that holds all the slots of a key."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     key = a_key()

@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_far_back_closes_a_bucket_for_its_filling_time_at_mo
 
 @pytest.fixture(scope="module")
 def connection(redis_url: str) -> Iterator[redis.Redis]:
-    """Connection with which a test reads Redis itself."""
+    """Yield a connection with which a test reads Redis itself."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as server:
         yield server
 

@@ -21,7 +21,7 @@ MEMBERS = [
 
 
 def write(caller: Caller, *entries: tuple[str, str], mode: str | None = "live", actor: str = "key_a") -> None:
-    """Entries of `(action, resource id)`, as operations would record them."""
+    """Store entries of `(action, resource id)`, as operations would record them."""
     runtime = caller.service.runtime
     origin = Origin(caller.key.workspace_id, "key", actor, "req_1", "127.0.0.1", mode)
     for action, resource_id in entries:
@@ -34,7 +34,7 @@ def write(caller: Caller, *entries: tuple[str, str], mode: str | None = "live", 
 
 
 def listed(caller: Caller, query: str = "") -> list[tuple[str, str]]:
-    """`(action, resource id)` of what a query finds."""
+    """Return `(action, resource id)` of the entries that a query finds."""
     answer = caller.get(AUDIT + query)
     assert answer.status_code == 200, answer.text
     return [(entry["action"], entry["resource"]["id"]) for entry in answer.json()["data"]]
@@ -211,7 +211,7 @@ def test_a_test_key_sees_what_test_keys_did(service: Service, caller: Caller) ->
 
 
 def refusals(caller: Caller) -> list[dict[str, Any]]:
-    """The entries on what was refused."""
+    """Return the entries about refused requests."""
     entries = caller.get(AUDIT).json()["data"]
     return [entry for entry in entries if entry["outcome"] == "refused"]
 

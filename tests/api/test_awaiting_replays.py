@@ -18,7 +18,7 @@ _PLANNED = {"ix_replays_to_run", "ix_replays_awaiting", "sqlite_autoindex_replay
 
 
 def make_awaiting(caller: Caller, count: int) -> list[str]:
-    """Ids of replays of the workspace that await a decision."""
+    """Return the ids of replays of the workspace that await a decision."""
     body = {"session_id": sealed_run(caller), "sandbox": "dry", "mode": "guided"}
     made = caller.post("/v1/replays", body).json()
     replay_all(caller)

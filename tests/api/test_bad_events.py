@@ -13,7 +13,7 @@ GOOD = event(1)
 
 
 def padded(size: int) -> dict[str, Any]:
-    """An event of exactly so many bytes as compact JSON."""
+    """Return an event of exactly so many bytes as compact JSON."""
     empty = event(1, data={"x": ""})
     return event(1, data={"x": "a" * (size - json_size(empty))})
 
@@ -147,7 +147,7 @@ def test_the_largest_batch_and_item_are_taken(caller: Caller) -> None:
 
 
 def spelled(item: dict[str, Any], spelling: str) -> bytes:
-    """A batch of one event in another spelling of JSON than the compact one."""
+    """Return a batch of one event in another spelling of JSON than the compact one."""
     spellings = {"escapes": {"ensure_ascii": True}, "spaces": {"ensure_ascii": False, "indent": 2_000}}
     return json.dumps({"events": [item]}, **spellings[spelling]).encode()  # type: ignore[arg-type]
 

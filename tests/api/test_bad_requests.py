@@ -17,7 +17,7 @@ SOME_ID = "ses_01k00000000000000000000000"
 
 
 def changed_key(key: str) -> str:
-    """The key with one character of its random part replaced."""
+    """Return the key with one character of its random part replaced."""
     return key[:20] + ("a" if key[20] != "a" else "b") + key[21:]
 
 

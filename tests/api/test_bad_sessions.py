@@ -11,7 +11,7 @@ from tests.support.route_addresses import fill
 
 
 def metadata_of(size: int) -> dict[str, str]:
-    """Metadata of exactly so many bytes as compact UTF-8 JSON."""
+    """Return metadata of exactly so many bytes as compact UTF-8 JSON."""
     empty = json_size({"é": ""})
     return {"é": "ü" * ((size - empty) // 2) + "u" * ((size - empty) % 2)}
 

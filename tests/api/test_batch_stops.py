@@ -24,14 +24,14 @@ PART_READ = "FROM session_metadata"
 
 @pytest.fixture
 def sqlite_service(tmp_path: Path) -> Iterator[Service]:
-    """A service on SQLite, whose writers wait for each other."""
+    """Yield a service on SQLite, whose writers wait for each other."""
     create_file(tmp_path / "data")
     with running_app(tmp_path / "data") as started:
         yield started
 
 
 def make_unknown_ids(number: int) -> list[str]:
-    """Ids of no session."""
+    """Return the ids of no session."""
     return [f"ses_{n:026}" for n in range(number)]
 
 

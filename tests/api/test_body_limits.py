@@ -49,12 +49,12 @@ def clock(service: Service) -> Iterator[Clock]:
 
 @pytest.fixture
 def caller(service: Service) -> Caller:
-    """A key of a new workspace with the limits of the specification."""
+    """Return a key of a new workspace with the limits of the specification."""
     return service.make_caller(tier="default")
 
 
 def plan_of(caller: Caller, *, key_id: str | None = None) -> CallerPlan:
-    """The limits of a caller on the surface of `other`, or of another key of its workspace."""
+    """Return the limits of a caller on the surface of `other`, or of another key of its workspace."""
     limiting: RateLimiter = caller.service.app.state.rate_limiter
     who = keys.Caller(Tenant(caller.key.workspace_id, "live"), key_id or caller.key.key_id, tier=TIER)
     return limiting.plan_of(who, None)
@@ -81,7 +81,7 @@ def bytes_left(caller: Caller) -> int:
 
 
 def body_of(size: int) -> bytes:
-    """A batch of events of about so many bytes."""
+    """Return a batch of events of about so many bytes."""
     text = "x" * 1_000
     return json.dumps({"events": [event(data={"text": text * (size // 100_000)})] * 100}).encode()
 
@@ -199,7 +199,7 @@ def test_chunks_are_paid_for_as_they_come(caller: Caller, clock: Clock) -> None:
 
 
 def plan_for_events(caller: Caller) -> CallerPlan:
-    """The limits of a caller on the surface of events."""
+    """Return the limits of a caller on the surface of events."""
     limiting: RateLimiter = caller.service.app.state.rate_limiter
     return limiting._plans[caller.key.key_id, "append_events"]
 
@@ -266,19 +266,19 @@ def test_a_request_counts_no_longer_than_it_takes(
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data folder of the running service of this module."""
+    """Return the data folder of the running service of this module."""
     return tmp_path_factory.mktemp("service")
 
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[RunningService]:
-    """Service that listens on a socket."""
+    """Yield a service that listens on a socket."""
     with running_service(folder) as service:
         yield service
 
 
 def dial(running: RunningService, key: str, *, length: int, sent: bytes = b"{") -> socket.socket:
-    """A connection on which a request began whose body does not come."""
+    """Return a connection on which a request began whose body does not come."""
     address = urlsplit(running.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=20)
     head = (
@@ -290,7 +290,7 @@ def dial(running: RunningService, key: str, *, length: int, sent: bytes = b"{") 
 
 
 def read_head(connection: socket.socket) -> str:
-    """The head of an answer, lower case."""
+    """Return the head of an answer, lower case."""
     received = b""
     while b"\r\n\r\n" not in received:
         part = connection.recv(65_536)
@@ -588,7 +588,7 @@ def test_a_large_json_body_of_another_address_is_checked_too(caller: Caller) -> 
 def test_many_wrong_values_are_refused_in_little_time(
     caller: Caller, path: str, body: dict[str, Any]
 ) -> None:
-    """Others wait for the event loop of this process: 4,900 wrong values took 50 to 100 ms of it."""
+    # Others wait for the event loop of this process: 4,900 wrong values took 50 to 100 ms of it.
     assert_problem(caller.post(path, body), 422, "validation_failed")  # starts the worker process
     began = time.process_time()
     for _ in range(10):

@@ -40,12 +40,12 @@ class HeldCallers(CallerCache):
 
 @pytest.fixture
 def key(service: Service) -> NewKey:
-    """Key that no request has used yet."""
+    """Return a key that no request has used yet."""
     return service.make_caller().key
 
 
 def bearer(key: NewKey) -> bytes:
-    """The header that shows it."""
+    """Return the header that carries the key."""
     return f"Bearer {key.key}".encode()
 
 
@@ -56,7 +56,7 @@ def run(work: Coroutine[Any, Any, None]) -> None:
 
 @asynccontextmanager
 async def looking_up(callers: HeldCallers, key: NewKey) -> AsyncIterator["asyncio.Task[Known]"]:
-    """A look-up that has read its answer, and gives it when the block ends."""
+    """Yield a look-up that has read its answer, and gives it when the block ends."""
     task = asyncio.create_task(callers.look_up(bearer(key)))
     await asyncio.to_thread(callers.has_read.wait, 10)
     try:

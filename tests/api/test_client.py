@@ -17,7 +17,7 @@ ADA = {"id": "ada", "kind": "human"}
 
 
 def picture(shade: int = 0) -> bytes:
-    """A small PNG file."""
+    """Return a small PNG file."""
     file = io.BytesIO()
     Image.new("RGB", (8, 6), (shade, 0, 0)).save(file, "PNG")
     return file.getvalue()

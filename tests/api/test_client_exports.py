@@ -15,7 +15,7 @@ from tests.support.sealed_sessions import Recording, seal
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Runtime]]:
-    """A client of a service with sealed sessions, and the deployment to run exports in."""
+    """Yield a client of a service with sealed sessions, and the deployment to run exports in."""
     folder: Path = tmp_path_factory.mktemp("service")
     with running_service(folder) as running, Client(running.url, running.key) as client:
         runtime = Runtime.open(Settings.from_env({}, data_dir=folder))

@@ -13,7 +13,7 @@ from tests.support.sealing import seal_all
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a service in which three sessions went alike, and one that failed came back."""
+    """Yield a client of a service in which three sessions went alike, and one that failed came back."""
     folder = tmp_path_factory.mktemp("service")
     with running_service(folder) as running, Client(running.url, running.key) as connected:
         for states, failed_at in (("abcd", None), ("abcd", None), ("abcd", None), ("axyz", 1_500)):
@@ -25,7 +25,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def record(client: Client, states: str, failed_at: int | None) -> None:
-    """A session that clicks once on each of these screens, a second apart."""
+    """Record a session that clicks once on each of these screens, a second apart."""
     session_id = client.create_session("checkout", start=True, actor={"id": "ada", "kind": "human"})["id"]
     steps = [{"t_ms": 1_000 * (n + 1), "type": "click", "state_key": state} for n, state in enumerate(states)]
     client.add_events(session_id, steps)

@@ -16,7 +16,7 @@ RATE = TIERS["default"].rates["create_session"].per_key
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
-    """Address of a service, and a key of a workspace as `recorder workspaces create` makes it."""
+    """Yield the address of a service, and a key of a workspace as `recorder workspaces create` makes it."""
     folder = tmp_path_factory.mktemp("service")
     with running_service(folder) as service:
         yield service.url, limited_key(folder)

@@ -21,7 +21,7 @@ from tests.support.two_click_sessions import replay_all, sealed_run
 
 
 def read_replays(caller: Caller, *replay_ids: str) -> list[ReplayRow]:
-    """The rows of replays, which no request shows any more."""
+    """Return the rows of replays, which no request shows any more."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return [db.get_one(ReplayRow, replay_id) for replay_id in replay_ids]
 

@@ -14,7 +14,7 @@ DOM = {"v": 1, "format": "nodes", "html": ["html", {}, ["body", {"onload": "x()"
 
 @pytest.fixture
 def address(caller: Caller) -> str:
-    """Address of a session's frames: `frm_a` has a snapshot, `frm_b` has none, `frm_c` one of rrweb.
+    """Return the address of a session's frames: `frm_a` has a snapshot, `frm_b` none, `frm_c` rrweb's.
 
     The last is stored as releases did that accepted it.
     """

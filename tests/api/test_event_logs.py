@@ -232,6 +232,8 @@ def test_the_commands_bring_a_log_in_and_out(service: RunningService, tmp_path: 
         ["import", "LOG", "--success", "paid"],
         ["log", "export", "any", "--out", "x.xes", "--format", "csv"],
         ["log", "export", "any", "--out", "nowhere/x.xes"],
+        ["log", "export", "any", "--out", "x.csv"],
+        ["log", "export", "any", "--out", "x.xes", "--format", "dfg"],
         ["log", "export", "any", "--out", "x.xes", "--where", "outcome"],
         ["log", "export", "any", "--out", "x.xes", "--where", "workflow=other"],
     ],

@@ -25,13 +25,13 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data folder of this module's service."""
+    """Return the data folder of this module's service."""
     return tmp_path_factory.mktemp("service")
 
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[RunningService]:
-    """A service with sealed sessions of `checkout` and a completed export."""
+    """Yield a service with sealed sessions of `checkout` and a completed export."""
     url = create_file(folder)
     with running_app(folder, url) as service:
         caller: Caller = service.make_caller()
@@ -48,7 +48,7 @@ def running(folder: Path) -> Iterator[RunningService]:
 
 
 def await_decision(caller: Caller) -> None:
-    """A guided replay that waits for the decision on its first step."""
+    """Create a guided replay that waits for the decision on its first step."""
     pay = event(900, "click", target={"role": "button", "name": "Pay"})
     session_id = stopped_session(caller, pay, workflow="checkout")
     seal_all(caller.service.runtime)
@@ -62,13 +62,13 @@ def await_decision(caller: Caller) -> None:
 
 @pytest.fixture(scope="module")
 def document(running: RunningService) -> dict[str, Any]:
-    """Content of `/openapi.json`."""
+    """Return the content of `/openapi.json`."""
     body: dict[str, Any] = httpx.get(f"{running.url}/openapi.json").json()
     return body
 
 
 def scripts(document: dict[str, Any]) -> dict[str, str | None]:
-    """The shell script in the description of each operation."""
+    """Return the shell script in the description of each operation."""
     return {
         f"{method.upper()} {path}": next(
             iter(re.findall(r"```sh\n(.+?)\n```", operation["description"], re.DOTALL)), None

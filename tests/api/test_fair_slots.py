@@ -60,7 +60,7 @@ class Owners:
         await settle()
 
     def running(self, owner: str) -> int:
-        """Number of an owner's requests that have a slot."""
+        """Return the number of an owner's requests that have a slot."""
         return len(self.ends.get(owner, []))
 
     async def _hold(self, owner: str) -> None:

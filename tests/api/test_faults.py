@@ -11,7 +11,7 @@ from tests.support.recorded_sessions import execute
 
 @pytest.fixture
 def broken(tmp_path: Path) -> Iterator[Service]:
-    """A service whose folder for blobs is a file."""
+    """Yield a service whose folder for blobs is a file."""
     (tmp_path / "blobs").write_bytes(b"")
     with running_app(tmp_path, f"sqlite:///{tmp_path / 'recorder.db'}") as running:
         yield running

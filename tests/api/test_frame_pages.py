@@ -19,7 +19,7 @@ NAMES = ("frm_a", "frm_B", "frm_b", "frm_A", "frm_1", "frm_Z", "frm_z", "frm_aB"
 
 @pytest.fixture
 def loaded() -> Iterator[list[FrameRow]]:
-    """The frame rows that were read from SQL so far."""
+    """Yield the frame rows that were read from SQL so far."""
     rows: list[FrameRow] = []
 
     def note(row: FrameRow, _: object) -> None:

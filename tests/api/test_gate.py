@@ -20,7 +20,7 @@ EXPORTS_PER_MINUTE = 5
 
 
 def path_of(endpoint: Endpoint) -> str:
-    """An address of an endpoint; its ids lead nowhere."""
+    """Return an address of an endpoint; its ids name nothing."""
     return re.sub(r"\{\w+(:path)?\}", "unknown", endpoint.path)
 
 
@@ -155,7 +155,7 @@ def test_accept_chooses_where_there_is_a_choice(
 
 
 def handshake(service: Service, path: str, **headers: str) -> Any:
-    """The refusal of a handshake, as an answer."""
+    """Return the refusal of a handshake, as an answer."""
     with (
         pytest.raises(WebSocketDenialResponse) as refused,
         service.client.websocket_connect(path, headers=headers),
@@ -200,7 +200,7 @@ def test_a_server_that_cannot_answer_a_handshake_closes_with_the_status(service:
 
 
 def unknown_key() -> str:
-    """Well-formed key that does not exist."""
+    """Return a well-formed key that does not exist."""
     body = "nsk_local_" + "".join(random.choices("abc", k=43))
     return body + _compute_key_checksum(body)
 

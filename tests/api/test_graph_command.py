@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def url(caller: Caller) -> Iterator[str]:
-    """The service on a port, with sessions in its graph."""
+    """Yield the service on a port, with sessions in its graph."""
     sealed_walks(caller, "abc", "abc", "abc", "axc")
     with serving(caller.service.app, lifespan="off") as port:
         yield f"http://127.0.0.1:{port}"
@@ -35,7 +35,7 @@ def url(caller: Caller) -> Iterator[str]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
-    """The command, as the shell sees it."""
+    """Return the command, as the shell sees it."""
 
     def called(*words: str) -> Ended:
         monkeypatch.setattr(sys, "argv", ["recorder", "graph", *words])
@@ -57,6 +57,17 @@ def test_a_graph_is_printed_or_written(
     written = run(*options, "--out", str(file))
     assert (written.code, written.out) == (0, f"{file}\n")
     assert file.read_text().startswith("<svg ")
+    drawing = tmp_path / "graph.mmd"
+    assert run(*options, "--out", str(drawing)).code == 0
+    assert drawing.read_text().startswith("flowchart ")
+
+
+def test_a_file_whose_ending_names_no_format_is_refused(tmp_path: Path, run: Callable[..., Ended]) -> None:
+    file = tmp_path / "graph.png"
+    refused = run("checkout", "--url", "http://127.0.0.1:9", "--key", "k", "--out", str(file))
+    assert refused.code == 2
+    assert "or name a --format" in " ".join(refused.err.replace("│", " ").split())
+    assert not file.exists()
 
 
 def test_the_text_lists_structure_and_paths(caller: Caller, url: str, run: Callable[..., Ended]) -> None:

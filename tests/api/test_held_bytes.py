@@ -26,12 +26,12 @@ class Part:
         self.is_ended = False
 
     def end(self) -> None:
-        """Free the bytes."""
+        """Release the bytes."""
         self.is_ended = True
 
 
 def make_held(most: int) -> HeldBytes[Part]:
-    """Counts of parts."""
+    """Return the counts of parts."""
     return HeldBytes[Part](most, measure=lambda part: part.count, end=Part.end)
 
 

@@ -29,7 +29,7 @@ class Model:
 
 @pytest.fixture
 def sealer(service: Service) -> Iterator[Sealer]:
-    """The sealing run of this service."""
+    """Yield the sealing run of this service."""
     run = Sealer(service.runtime, owner="tests")
     assert run.take()
     yield run
@@ -61,11 +61,11 @@ class History:
         assert [item["id"] for item in listed] == sorted(self.sessions, reverse=True)
 
     def some(self) -> str:
-        """Any session."""
+        """Return any session."""
         return self.choose.choice(list(self.sessions))
 
     def next_number(self) -> int:
-        """A number for names that must differ."""
+        """Return a number for names that must differ."""
         self.number += 1
         return self.number
 
@@ -80,7 +80,7 @@ class History:
         self.move("stop", {"recording": "stopped", "stopped": "stopped", "sealed": "sealed"})
 
     def move(self, trigger: str, ends: dict[str, str]) -> None:
-        """A start or stop: where it leads, or that it is refused."""
+        """Start or stop the session; check the new state, or that the call is refused."""
         if not self.sessions:
             return
         session_id = self.some()
@@ -130,7 +130,7 @@ class History:
         self.add("frames", [frame(self.choose.randrange(30), self.choose.randrange(4)) for _ in range(count)])
 
     def add(self, kind: str, items: list[dict[str, Any]]) -> None:
-        """A batch under a key: taken whole while the session records."""
+        """Send a batch under a key; check that it is stored whole while the session records."""
         if not self.sessions:
             return
         session_id, key = self.some(), f"key-{self.next_number()}"
@@ -174,7 +174,7 @@ class History:
 
 
 def outcome_of(model: Model) -> str | None:
-    """The outcome that the last mark gives."""
+    """Return the outcome that the last mark gives."""
     if model.status in ("created", "recording"):
         return None
     kinds = {"done": "success", "failed": "error"}

@@ -15,7 +15,7 @@ DEEPER_THAN_ALLOWED = b"[" * limits.JSON_DEPTH + b"]" * limits.JSON_DEPTH
 
 @pytest.fixture
 def session_id(caller: Caller) -> str:
-    """A session that takes everything."""
+    """Return a session that takes everything."""
     return caller.make_session()
 
 
@@ -114,7 +114,7 @@ def test_a_value_that_parsers_differ_on_is_refused(
 
 @pytest.mark.parametrize("name", BODY_ROUTES)
 def test_an_unknown_member_is_refused(caller: Caller, session_id: str, name: str) -> None:
-    """Case 16, on every route."""
+    # Cover case 16 of the hostile requests, on every route.
     route = BODY_ROUTES[name]
     body = json.loads(route.template % route.good)
     with nothing_stored(caller.service.runtime):
@@ -127,7 +127,7 @@ def test_an_unknown_member_is_refused(caller: Caller, session_id: str, name: str
 
 
 def wrong_types() -> list[Any]:
-    """Every near miss of a boolean and of an integer, at a place of its own."""
+    """Return every near miss of a boolean and of an integer, each at another position."""
     tag = {"name": "seen"}
     export = {"workflow": "checkout", "format": "parquet"}
     hosted = {"kind": "signed_url"}
@@ -238,7 +238,7 @@ def test_chunks_over_the_cap_are_refused_at_the_cap(
 
 
 def metadata_of(size: int, letter: str = "a") -> dict[str, str]:
-    """Metadata of exactly so many bytes of compact UTF-8 JSON."""
+    """Return metadata of exactly so many bytes of compact UTF-8 JSON."""
     width = len(letter.encode())
     room = size - json_size({"x": ""})
     return {"x": letter * (room // width) + "a" * (room % width)}

@@ -63,7 +63,7 @@ _UNSAFE = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 
 
 def tried() -> dict[int, set[str]]:
-    """Numbers of the cases that a file of the corpus covers, with the files."""
+    """Return the numbers of the cases that a file of the corpus covers, with the files."""
     covered: dict[int, set[str]] = {}
     for path in sorted((ROOT / "tests" / "api").glob("test_hostile_*.py")):
         for number in re.findall(r"\bcase\(\s*(\d+),", path.read_text()):
@@ -72,7 +72,7 @@ def tried() -> dict[int, set[str]]:
 
 
 def functions(path: str) -> set[str]:
-    """Names of the tests in a file."""
+    """Return the names of the tests in a file."""
     tree = ast.parse((ROOT / path).read_text())
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
 
@@ -87,7 +87,7 @@ def test_what_is_tried_elsewhere_is_there(number: int, path: str, test: str) -> 
 
 
 def test_nothing_is_ever_unpickled() -> None:
-    """Case 82: whatever is offered to us, no object is made from its bytes."""
+    # Cover case 82: no object is created from bytes that a client sends.
     sources = [path for name in ("recorder", "api", "pipelines") for path in (ROOT / name).rglob("*.py")]
     assert len(sources) > 100
     for path in sources:

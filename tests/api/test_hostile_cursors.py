@@ -15,7 +15,7 @@ from tests.support.two_click_sessions import replay_all, sealed_run
 
 
 def fill_lists(caller: Caller) -> dict[str, str]:
-    """Every list of a workspace with at least two items; paths by what they list."""
+    """Return every list of a workspace with at least two items; paths by what they list."""
     session_id = caller.make_session()
     caller.make_session(workflow="refund")
     caller.add_events(session_id, event(1), event(2))
@@ -68,7 +68,7 @@ _NEEDED = {"/v1/memory/outliers": {"workflow": "checkout", "threshold": "1"}}
 
 
 def ask(caller: Caller, path: str, **query: str) -> Any:
-    """A list with this query."""
+    """Return a list with this query."""
     address, _, needed = path.partition("?")
     return caller.request(
         "GET", address, params={**dict(parse_qsl(needed)), **_NEEDED.get(path, {}), **query}
@@ -77,13 +77,13 @@ def ask(caller: Caller, path: str, **query: str) -> Any:
 
 @pytest.fixture(scope="module")
 def lister(service: Service) -> Caller:
-    """Caller whose lists are all filled."""
+    """Return a caller whose lists are all filled."""
     return service.make_caller()
 
 
 @pytest.fixture(scope="module")
 def paths(lister: Caller) -> dict[str, str]:
-    """Those lists."""
+    """Return those lists."""
     return fill_lists(lister)
 
 

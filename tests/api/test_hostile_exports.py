@@ -95,13 +95,13 @@ def test_a_bucket_is_named_without_tricks(caller: Caller, members: dict[str, str
 
 @pytest.fixture
 def owner(caller: Caller) -> Caller:
-    """A caller with a sealed session."""
+    """Return a caller with a sealed session."""
     seal(caller.service.runtime, [Recording()], workspace_id=caller.key.workspace_id)
     return caller
 
 
 def hosted(owner: Caller) -> tuple[str, str]:
-    """A hosted export that is complete: its id, and the path of one of its files."""
+    """Return a hosted export that is complete: its id, and the path of one of its files."""
     export_id = owner.post("/v1/exports", EXPORT | {"destination": {"kind": "signed_url"}}).json()["id"]
     run_export(owner.service.runtime, export_id, owner="tests")
     manifest = owner.get(f"/v1/exports/{export_id}/manifest").json()

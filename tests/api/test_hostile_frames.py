@@ -16,7 +16,7 @@ PNG = picture()
 
 
 def png_of(width: int, height: int) -> bytes:
-    """A PNG that claims a size and holds next to nothing."""
+    """Return a PNG that claims a size and holds next to nothing."""
 
     def chunk(name: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -26,7 +26,7 @@ def png_of(width: int, height: int) -> bytes:
 
 
 def archive() -> bytes:
-    """A zip with a way out in it."""
+    """Return a zip archive with a path that leaves its folder."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as made:
         made.writestr("../../etc/passwd", CANARY)

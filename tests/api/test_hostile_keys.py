@@ -34,7 +34,7 @@ def clock(service: Service) -> Iterator[Clock]:
 def send(
     service: Service, headers: list[tuple[str, Any]], path: str = "/v1/sessions", method: str = "GET"
 ) -> Any:
-    """A request with these headers and none of ours."""
+    """Return a request with these headers and none of ours."""
     return service.client.request(method, path, headers=headers)
 
 
@@ -87,7 +87,7 @@ def test_anything_but_one_bearer_key_is_refused(
 
 
 def well_formed(prefix: str) -> str:
-    """Key with a valid checksum that was never issued."""
+    """Return key with a valid checksum that was never issued."""
     body = prefix + "".join(random.choices(_BASE62, k=43))
     return body + _compute_key_checksum(body)
 

@@ -125,7 +125,7 @@ def test_a_parameter_is_sent_once(caller: Caller, count: int) -> None:
 
 
 def test_a_text_with_nul_is_answered_as_any_other_text(caller: Caller) -> None:
-    """Case 37 too: PostgreSQL takes no NUL."""
+    # Cover case 37 too: PostgreSQL takes no NUL.
     names = set()
     for path, taken in operations(caller.service).items():
         for value in taken:
@@ -151,7 +151,7 @@ def test_a_tag_that_nothing_can_have_is_refused_everywhere(caller: Caller, tag: 
 
 
 def test_an_unknown_parameter_is_refused_everywhere(caller: Caller) -> None:
-    """Case 39 too: a misspelt filter must not return everything."""
+    # Cover case 39 too: a misspelt filter must not return everything.
     for method in ("get", "delete"):
         for path in operations(caller.service, method):
             answer = caller.request(

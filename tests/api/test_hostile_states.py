@@ -113,7 +113,7 @@ def test_a_malformed_key_is_refused(caller: Caller, name: str, key: str) -> None
 
 @pytest.fixture
 def full(service: Service) -> Iterator[Caller]:
-    """A key that has as many streams open as it may."""
+    """Yield a key that has as many streams open as it may."""
     caller = service.make_caller(tier="default")
     slots: StreamSlots = caller.service.app.state.stream_slots
     runtime = caller.service.runtime

@@ -25,7 +25,7 @@ NOT_ALLOWED = Refused(422, "url_not_allowed", pointer="/url")
 
 @pytest.fixture(autouse=True)
 def resolver(service: Service) -> Iterator[Resolver]:
-    """The operator lists nothing, and names resolve as a script says: no name server is asked."""
+    """Yield a resolver that answers names as a script says; the operator lists no address."""
     guard, script = service.app.state.guard, Resolver([PUBLIC])
     service.app.state.guard = AddressGuard(AllowList.parse(()), script)
     yield script
@@ -144,7 +144,7 @@ def test_a_name_of_a_bad_address_is_refused(caller: Caller, resolver: Resolver, 
 
 
 def make(caller: Caller) -> tuple[str, str]:
-    """A webhook, and a delivery of it."""
+    """Return the ids of a new webhook and of a delivery of it."""
     webhook_id = caller.post("/v1/webhooks", WEBHOOK).json()["id"]
     return webhook_id, caller.post(f"/v1/webhooks/{webhook_id}/test").json()["id"]
 

@@ -21,7 +21,7 @@ REORDERED = b' {"start":true , "metadata":{"who":"Zo\\u00eb","ticket":7},"workfl
 
 
 def kept_answers(caller: Caller) -> list[IdempotencyRow]:
-    """The answers that are kept for a workspace."""
+    """Return the answers that are kept for a workspace."""
     with caller.service.runtime.database.transaction(write=False) as db:
         rows = select(IdempotencyRow).where(IdempotencyRow.workspace_id == caller.key.workspace_id)
         return list(db.exec(rows.order_by(col(IdempotencyRow.created_at))))
@@ -240,7 +240,7 @@ def test_a_fault_on_our_side_is_not_kept(caller: Caller) -> None:
 
 @pytest.fixture(params=["idempotency_keys", "outbox", "session_metadata"])
 def refusing_table(request: pytest.FixtureRequest, service: Service) -> Iterator[None]:
-    """A table that takes no rows."""
+    """Yield a table that takes no rows."""
     # A name of its own: a pooled connection of SQLite may still know the trigger that another one dropped.
     name = f"refuse_{request.param}"
     drop = f"DROP TRIGGER {name} ON {request.param}"
@@ -274,7 +274,7 @@ def test_answers_are_kept_for_a_day(caller: Caller) -> None:
 
 
 def test_an_answer_that_holds_is_not_overwritten(caller: Caller) -> None:
-    """Two processes may answer one key at once: the answer that was stored first remains."""
+    # Two processes may answer one key at once: the answer that was stored first remains.
     first = caller.post(SESSIONS, CHECKOUT, key="k")
     (row,) = kept_answers(caller)
     key = IdempotencyKey(
@@ -327,7 +327,7 @@ def test_batches_keep_their_own_ids(caller: Caller) -> None:
 
 
 def routes_of(router: Any) -> list[APIRoute]:
-    """The application's own routes, also those of routers inside routers."""
+    """Return the application's own routes, also those of routers inside routers."""
     statuses = []
     for route in router.routes:
         if isinstance(route, APIRoute):

@@ -45,7 +45,7 @@ __all__ = ["client", "service"]
 
 
 def sessions_of(client: Client, workflow: str) -> list[dict[str, Any]]:
-    """The workflow's sessions, by their beginning."""
+    """Return the workflow's sessions, by their beginning."""
     return sorted(client.list_sessions(workflow=workflow), key=lambda session: session["started_at"])
 
 

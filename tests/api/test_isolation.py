@@ -48,20 +48,20 @@ _GENERATED = re.compile(
 
 @pytest.fixture(scope="module")
 def document(service: Service) -> dict[str, Any]:
-    """The service's own description of itself."""
+    """Return the service's own description of itself."""
     described: dict[str, Any] = service.app.openapi()
     return described
 
 
 @pytest.fixture(scope="module")
 def owner(service: Service) -> TenantContents:
-    """Tenant whose objects the others request."""
+    """Return the tenant whose objects the others request."""
     return make_tenant_contents(service, "owner")
 
 
 @pytest.fixture(scope="module")
 def places(service: Service, owner: TenantContents) -> dict[str, TenantContents]:
-    """The others, each with things of its own."""
+    """Return the other tenants, each with objects of its own."""
     elsewhere = make_tenant_contents(service, "other")
     elsewhere_id, here_id = elsewhere.admin.key.workspace_id, owner.admin.key.workspace_id
     return {
@@ -73,7 +73,7 @@ def places(service: Service, owner: TenantContents) -> dict[str, TenantContents]
 
 @pytest.fixture(scope="module")
 def lists(document: dict[str, Any], places: dict[str, TenantContents]) -> dict[tuple[str, str], str]:
-    """Every list as each of them sees it, before anybody names what is not theirs."""
+    """Return every list as each tenant sees it, before any foreign id is requested."""
     paths = [
         path
         for method, path, operation in operations(document)
@@ -94,12 +94,12 @@ def lists(document: dict[str, Any], places: dict[str, TenantContents]) -> dict[t
 def strangers(
     places: dict[str, TenantContents], lists: dict[tuple[str, str], str]
 ) -> dict[str, TenantContents]:
-    """The others, free to ask."""
+    """Return the other tenants, without rate limits."""
     return places
 
 
 def send(caller: Caller, request: Request) -> Any:
-    """The answer to a request."""
+    """Return the answer to a request."""
     options = {} if request.body is None else {"json": request.body}
     return caller.request(request.method, request.address, params=request.query, **options)
 
@@ -122,7 +122,7 @@ def missing_like(field: Field, location: TenantContents) -> str:
 
 
 def foreign_like(field: Field, owner: TenantContents) -> str:
-    """The owner's id, or the cursor of the owner's own list."""
+    """Return the owner's id, or the cursor of the owner's own list."""
     if field.kind != "cursor":
         return owner.ids[field.kind]
     request = fill(field.method, field.path, owner.ids)
@@ -133,7 +133,7 @@ def foreign_like(field: Field, owner: TenantContents) -> str:
 
 
 def fresh_ids(field: Field, location: TenantContents) -> dict[str, str]:
-    """A session of its own for each body, so that no request meets what another one left."""
+    """Return a session of its own for each body, so that no request meets an earlier one's changes."""
     if field.where != "body" or "{session_id}" not in field.path:
         return {}
     return {"session_id": location.admin.make_session()}
@@ -219,7 +219,7 @@ def test_a_foreign_socket_is_refused_like_a_missing_one(
 
 
 def test_ones_own_ids_are_answered(document: dict[str, Any], service: Service) -> None:
-    """Else equal answers would say nothing: every request above is one that its owner may send."""
+    # Send each request as its owner: only then do equal answers to strangers prove the isolation.
     tenant = make_tenant_contents(service, "mine")
     order = {"GET": 0, "POST": 1, "PATCH": 2, "DELETE": 3}
     ordered = sorted(operations(document), key=lambda item: (order[item[0]], -item[1].count("/"), item[1]))
@@ -252,7 +252,7 @@ def test_lists_show_ones_own_alone(owner: TenantContents, lists: dict[tuple[str,
 
 @pytest.fixture
 def owned(caller: Caller) -> str:
-    """A session with an event, a frame and a tag."""
+    """Return a session with an event, a frame and a tag."""
     session_id = caller.make_session(workflow="owned")
     caller.add_events(session_id, event(1, id="evt_mine"))
     caller.add_frames(session_id, frame(1, id="frm_mine"))

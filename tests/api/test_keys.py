@@ -23,12 +23,12 @@ LISTED = ["created_at", "expires_at", "id", "label", "last4", "mode", "scope"]
 
 
 def holder(service: Service, made: dict[str, Any], workspace_id: str) -> Caller:
-    """Whoever was given a key that the interface made."""
+    """Return the caller that was given a key by the interface."""
     return Caller(service, NewKey(workspace_id, made["id"], made["key"]))
 
 
 def make_key(caller: Caller, **members: Any) -> Caller:
-    """A key made by this one."""
+    """Return a key that this caller creates."""
     answer = caller.post("/v1/keys", KEY | members)
     assert answer.status_code == 201, answer.text
     return holder(caller.service, answer.json(), caller.key.workspace_id)
@@ -173,7 +173,7 @@ def test_keys_of_another_workspace_are_not_there(service: Service, caller: Calle
 
 
 def stored_keys(service: Service, key_id: str) -> list[KeyRow]:
-    """The row of a key."""
+    """Return the row of a key."""
     with service.runtime.database.transaction(write=False) as db:
         return list(db.exec(select(KeyRow).where(KeyRow.id == key_id)))
 

@@ -26,7 +26,7 @@ PATIENCE_S = 10.0
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service with the bounds of every deployment."""
+    """Yield a service with the bounds of every deployment."""
     with running_service(tmp_path_factory.mktemp("service")) as service:
         yield service
 
@@ -38,7 +38,7 @@ def refuse(request: Request) -> Response:
 
 @pytest.fixture(scope="module")
 def bounded() -> Iterator[int]:
-    """Port of an application that refuses every body, with narrow bounds."""
+    """Yield port of an application that refuses every body, with narrow bounds."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[dict[str, Any]]:
@@ -54,7 +54,7 @@ def bounded() -> Iterator[int]:
 
 
 def head(path: str, key: str, framing: str) -> bytes:
-    """The head of a JSON request."""
+    """Return the head of a JSON request."""
     lines = (
         f"POST {path} HTTP/1.1",
         "Host: 127.0.0.1",
@@ -105,7 +105,7 @@ def test_a_client_that_sends_all_first_reads_the_refusal(
 
 
 def refused(port: int, length: int = 1 << 30) -> socket.socket:
-    """A connection whose body was refused, and has not arrived; the answer and its end were read."""
+    """Return a connection whose body was refused, and has not arrived; the answer and its end were read."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
     connection.sendall(b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n" % length)
     answer = b""

@@ -30,7 +30,7 @@ def clock(service: Service) -> Iterator[Clock]:
 
 @pytest.fixture
 def caller(service: Service) -> Caller:
-    """A key of a new workspace with the limits of the specification, which may replay live."""
+    """Return a key of a new workspace with the limits of the specification, which may replay live."""
     return service.make_caller(scope="admin replay:live", tier="default")
 
 

@@ -14,7 +14,7 @@ from tests.support.malformed_requests import CASES, PATIENCE_S, assert_complete,
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """The service as `recorder up` serves it."""
+    """Yield the service as `recorder up` serves it."""
     with running_service(tmp_path_factory.mktemp("service")) as service:
         yield service
 

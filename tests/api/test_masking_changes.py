@@ -21,12 +21,12 @@ LOADS = "SELECT workflows.masking"
 
 
 def count_loads(noted: list[tuple[str, Any]]) -> int:
-    """Number of statements that read a policy."""
+    """Return the number of statements that read a policy."""
     return sum(" ".join(statement.split()).startswith(LOADS) for statement, _ in noted)
 
 
 def titles(caller: Caller, session_id: str) -> list[str]:
-    """The titles of a session's events, without the digits of tokens."""
+    """Return the titles of a session's events, without the digits of tokens."""
     return [shown(item["title"]) for item in read_events(caller, session_id)]
 
 

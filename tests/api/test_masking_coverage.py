@@ -57,7 +57,7 @@ HASHED = {"idempotency_key"}
 
 
 def routes_with_text(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every operation that takes a JSON body, with its schema."""
+    """Return every operation that takes a JSON body, with its schema."""
     return {
         f"{method.upper()} {path}": operation["requestBody"]["content"][JSON]["schema"]
         for path, methods in document["paths"].items()
@@ -67,7 +67,7 @@ def routes_with_text(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def places(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
-    """The path of every string that a schema has room for; in a free object a key and a value."""
+    """Yield the path of every string that a schema has room for; in a free object a key and a value."""
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     for choice in (*schema.get("anyOf", ()), *schema.get("allOf", ())):
@@ -83,7 +83,7 @@ def places(schema: dict[str, Any], document: dict[str, Any]) -> Iterator[tuple[A
 
 
 def with_text(body: Any, path: tuple[Any, ...], text: str) -> Any:
-    """A body with this text at a place."""
+    """Return a body with this text at a place."""
     if not path:
         return text
     step, *rest = path

@@ -19,7 +19,7 @@ CRAWL = [pattern(f"crawl{n}", rf"(?:[ab]*a[ab]{{30{n}}}c)") for n in range(6)]
 
 @pytest.fixture(autouse=True)
 def short(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small budget, so that the slow bodies can be small too."""
+    """Set a small budget, so that the slow bodies can be small too."""
     scanner = caller.service.app.state.masking.scanner
     monkeypatch.setattr(scanner, "budget_s", 0.3)
     monkeypatch.setattr(scanner, "budget_s_per_mb", 0.1)
@@ -37,7 +37,7 @@ def store_masking(caller: Caller, policy: dict[str, Any]) -> None:
 
 
 def slow_text(size: int, seed: int = 1) -> str:
-    """A text on which each of the slow patterns takes 2 s a megabyte and more."""
+    """Return a text on which each of the slow patterns takes 2 s a megabyte and more."""
     return "".join(random.Random(seed).choices("ab", k=size))
 
 

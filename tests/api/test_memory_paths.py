@@ -6,7 +6,7 @@ from tests.support.sealing import seal_all
 
 
 def on_path(caller: Caller, query: str) -> list[str]:
-    """The ids of listed sessions."""
+    """Return the ids of listed sessions."""
     answer = caller.get(f"/v1/sessions?{query}")
     assert answer.status_code == 200, answer.text
     return [session["id"] for session in answer.json()["data"]]

@@ -15,7 +15,7 @@ from tests.support.repeated_requests import REPLAYED, assert_replayed
 
 
 def similar(caller: Caller, session_id: str, **body: Any) -> list[dict[str, Any]]:
-    """The sessions like another one."""
+    """Return the sessions like another one."""
     answer = caller.post("/v1/memory/similar", {"session_id": session_id, **body})
     assert answer.status_code == 200, answer.text
     listed = answer.json()
@@ -91,7 +91,7 @@ def test_a_session_of_somebody_else_is_not_found(caller: Caller) -> None:
 
 
 def kept_keys(caller: Caller) -> list[tuple[str, int]]:
-    """Path and size of the kept answer of each key of a workspace."""
+    """Return the path and size of the kept answer of each key of a workspace."""
     with caller.service.runtime.database.transaction(write=False) as db:
         rows = select(IdempotencyRow).where(IdempotencyRow.workspace_id == caller.key.workspace_id)
         return [(row.path, len(row.answer)) for row in db.exec(rows)]

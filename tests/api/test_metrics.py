@@ -24,12 +24,12 @@ LOCAL = ("127.0.0.1", 50_000)
 
 
 def client_at(service: Service, host: str) -> TestClient:
-    """A client of the running app that sits at an address; the app is not started again."""
+    """Return a client of the running app that sits at an address; the app is not started again."""
     return TestClient(service.app, client=(host, 50_000), raise_server_exceptions=False)
 
 
 def scrape(service: Service) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    """Every sample by its name and labels."""
+    """Return every sample by its name and labels."""
     answer = client_at(service, "127.0.0.1").get("/metrics")
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/plain")
     return {
@@ -40,13 +40,13 @@ def scrape(service: Service) -> dict[tuple[str, frozenset[tuple[str, str]]], flo
 
 
 def grown(before: dict[Any, float], after: dict[Any, float], name: str, **labels: str) -> float:
-    """By how much a sample grew."""
+    """Return the growth of a sample."""
     key = (name, frozenset(labels.items()))
     return after[key] - before.get(key, 0.0)
 
 
 def wait_for_commits(service: Service, before: dict[Any, float], count: int) -> dict[Any, float]:
-    """The samples once so many groups more were counted: the writer counts when it has answered."""
+    """Return the samples once so many groups more were counted: the writer counts when it has answered."""
     until = time.monotonic() + 10
     while grown(before, after := scrape(service), "recorder_ingest_commit_seconds_count") != count:
         assert time.monotonic() < until
@@ -77,7 +77,7 @@ def test_an_api_key_opens_it_to_nobody(caller: Caller) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A service whose operator set a token."""
+    """Yield a service whose operator set a token."""
     folder: Path = tmp_path_factory.mktemp("guarded")
     with TestClient(create_app(make_settings(folder, metrics_token="scrape-me")), client=LOCAL) as client:
         yield client

@@ -13,7 +13,7 @@ from tests.support.two_click_sessions import OTHER, replay_all, sealed_run
 
 
 def find_object(caller: Caller, session_id: str) -> Path:
-    """The stored object with the pictures and snapshots of a session."""
+    """Return the stored object with the pictures and snapshots of a session."""
     folder = Path(caller.service.runtime.settings.blob_url)
     (stored,) = folder.glob(f"frames/{caller.key.workspace_id}/{session_id}/*.pack")
     return stored

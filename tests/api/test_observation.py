@@ -33,7 +33,7 @@ def access_lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """All lines from the least level on."""
+    """Return all lines from the least level on."""
     caplog.set_level(logging.DEBUG, logger="recorder")
     return caplog
 
@@ -76,7 +76,7 @@ def test_who_was_refused_has_a_line_too(service: Service, log: pytest.LogCapture
 def test_a_key_in_the_query_opens_nothing_and_is_not_logged(
     caller: Caller, log: pytest.LogCaptureFixture
 ) -> None:
-    """Case 55."""
+    # Cover case 55.
     key = caller.key.key
     answer = caller.service.client.get(f"/v1/sessions?api_key={key}&authorization=Bearer {key}")
     assert (answer.status_code, answer.json()["code"]) == (401, "missing_authorization")
@@ -87,7 +87,7 @@ def test_a_key_in_the_query_opens_nothing_and_is_not_logged(
 def test_hostile_headers_leave_one_clean_line(
     caller: Caller, log: pytest.LogCaptureFixture, hostile: str
 ) -> None:
-    """Case 56."""
+    # Cover case 56.
     headers = {"X-Request-Id": hostile.encode("latin-1"), "User-Agent": hostile.encode("latin-1")}
     answer = caller.request("GET", "/v1/sessions", headers=headers)
     assert "x-client-request-id" not in answer.headers

@@ -37,7 +37,7 @@ class PatientProtocol(SlowClientProtocol):
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service that lets an address have few connections."""
+    """Yield a service that lets an address have few connections."""
     environment = {"RECORDER_CONNECTIONS_PER_ADDRESS": str(MOST), "RECORDER_TRUSTED_PROXIES": PROXY}
     with running_service(
         tmp_path_factory.mktemp("service"), http=PatientProtocol, environment=environment
@@ -47,7 +47,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service that has few connections open, of all addresses together."""
+    """Yield a service that has few connections open, of all addresses together."""
     environment = {"RECORDER_CONNECTIONS": str(MOST)}
     with running_service(
         tmp_path_factory.mktemp("small"), http=PatientProtocol, environment=environment
@@ -57,13 +57,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 
 @pytest.fixture
 def held() -> Iterator[ExitStack]:
-    """Connections that are closed at the end."""
+    """Yield connections that are closed at the end."""
     with ExitStack() as stack:
         yield stack
 
 
 def dial(running: RunningService, held: ExitStack, source: str) -> socket.socket:
-    """A connection from an address of the loopback, on which nothing is sent."""
+    """Return a connection from an address of the loopback, on which nothing is sent."""
     address = urlsplit(running.url)
     return held.enter_context(
         socket.create_connection((address.hostname, address.port), timeout=10, source_address=(source, 0))
@@ -71,7 +71,7 @@ def dial(running: RunningService, held: ExitStack, source: str) -> socket.socket
 
 
 def get(running: RunningService, source: str) -> httpx.Response:
-    """The answer to a request on a connection of its own."""
+    """Return the answer to a request on a connection of its own."""
     transport = httpx.HTTPTransport(local_address=source)
     with httpx.Client(transport=transport, headers={"Authorization": f"Bearer {running.key}"}) as client:
         return client.get(f"{running.url}/v1/sessions")

@@ -17,7 +17,7 @@ METHODS = {"get", "post", "delete", "patch", "put"}
 
 @pytest.fixture(scope="module")
 def database_url(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One engine is enough: nothing here depends on it."""
+    """Return the address of one engine: nothing here depends on it."""
     return f"sqlite:///{tmp_path_factory.mktemp('database') / 'recorder.db'}"
 
 
@@ -31,7 +31,7 @@ def document(service: Service) -> dict[str, Any]:
 
 
 def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Every described operation by path and method."""
+    """Return every described operation by path and method."""
     return {
         (path, method): operation
         for path, methods in document["paths"].items()
@@ -41,7 +41,7 @@ def operations(document: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]
 
 
 def routes(router: Any) -> list[APIRoute]:
-    """The application's own routes, also those of routers inside routers."""
+    """Return the application's own routes, also those of routers inside routers."""
     violations = []
     for route in router.routes:
         if isinstance(route, APIRoute):
@@ -116,7 +116,7 @@ def test_the_hot_bodies_tell_their_limits(document: dict[str, Any]) -> None:
 
 
 def json_bodies(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The description of each JSON body, with the operation that takes it."""
+    """Yield the description of each JSON body, with the operation that takes it."""
     for (path, method), operation in operations(document).items():
         content = operation.get("requestBody", {}).get("content", {})
         if "application/json" in content:
@@ -124,7 +124,7 @@ def json_bodies(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def make_validator(document: dict[str, Any], schema: dict[str, Any]) -> Draft202012Validator:
-    """A validator of a schema of the document."""
+    """Return a validator of a schema of the document."""
     return Draft202012Validator({**schema, "components": document["components"]})
 
 

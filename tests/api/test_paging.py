@@ -14,7 +14,7 @@ LISTS = ["sessions", "events", "frames", "tags"]
 
 
 def fill(caller: Caller, kind: str) -> tuple[str, list[str]]:
-    """Seven items of a list; its address, and their ids in the order they must come."""
+    """Create seven items of a list; return its address, and their ids in the expected order."""
     if kind == "sessions":
         return "/v1/sessions", [caller.make_session(workflow="paged") for _ in range(7)][::-1]
     session_id = caller.make_session()
@@ -35,7 +35,7 @@ def fill(caller: Caller, kind: str) -> tuple[str, list[str]]:
 
 
 def pages(caller: Caller, address: str, query: str = "") -> Iterator[dict[str, Any]]:
-    """The pages of a list, one after the other."""
+    """Yield the pages of a list, one after the other."""
     cursor = ""
     while True:
         answer = caller.get(f"{address}?{query}{cursor}")

@@ -9,7 +9,7 @@ from tests.support.two_click_sessions import replay_all, sealed_run
 
 
 def places(answer: object, code: str = "validation_failed") -> list[tuple[str, str]]:
-    """Pointers and codes of the errors of a 422."""
+    """Return pointers and codes of the errors of a 422."""
     problem = assert_problem(answer, 422, code)  # type: ignore[arg-type]
     return [(error["pointer"], error["code"]) for error in problem["errors"]]
 

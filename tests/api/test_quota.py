@@ -21,7 +21,7 @@ LONG_AGO = "2024-02-29T10:00:00.000Z"
 
 @pytest.fixture(scope="module", autouse=True)
 def tiny() -> Iterator[None]:
-    """A tier with ten minutes and a hundred rows a month."""
+    """Yield a tier with ten minutes and a hundred rows a month."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(
             TIERS,
@@ -33,20 +33,20 @@ def tiny() -> Iterator[None]:
 
 @pytest.fixture
 def limited(service: Service) -> Caller:
-    """A key of a workspace with ten minutes."""
+    """Return a key of a workspace with ten minutes."""
     return service.make_caller(tier="tiny")
 
 
 @pytest.fixture
 def exhausted(limited: Caller) -> tuple[Caller, str]:
-    """The same with nothing left, and its session, which records."""
+    """Return the limited key with nothing left, and its session, which records."""
     session_id = limited.make_session(started_at=LONG_AGO)
     assert limited.add_events(session_id, event(10 * MINUTE)).status_code == 202
     return limited, session_id
 
 
 def quota_events(caller: Caller) -> list[OutboxRow]:
-    """The quota events of a workspace."""
+    """Return the quota events of a workspace."""
     with caller.service.runtime.database.transaction(write=False) as db:
         statement = select(OutboxRow).where(OutboxRow.subject_id == caller.key.workspace_id)
         return list(db.exec(statement.order_by(OutboxRow.id)))

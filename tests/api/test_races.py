@@ -27,7 +27,7 @@ def at_once(*acts: Callable[[], Any]) -> list[Any]:
 
 
 def statuses(answers: list[Any]) -> list[int]:
-    """The statuses of answers, sorted."""
+    """Return the statuses of answers, sorted."""
     return sorted(answer.status_code for answer in answers)
 
 

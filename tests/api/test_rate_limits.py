@@ -36,12 +36,12 @@ def clock(service: Service) -> Iterator[Clock]:
 
 @pytest.fixture
 def caller(service: Service) -> Caller:
-    """A key of a new workspace with the limits of the specification."""
+    """Return a key of a new workspace with the limits of the specification."""
     return service.make_caller(scope="admin replay:live", tier="default")
 
 
 def call(caller: Caller, endpoint: Endpoint) -> Any:
-    """A request to an endpoint; its ids lead nowhere."""
+    """Send a request to an endpoint; its ids name nothing."""
     path = re.sub(r"\{\w+(:path)?\}", "unknown", endpoint.path)
     return caller.request(endpoint.method, path, json=BODIES.get(endpoint.surface))
 

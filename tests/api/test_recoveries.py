@@ -40,7 +40,7 @@ USUAL = ("Open", "Review", "Approve")
 
 
 def failing(caller: Caller, *, successes: int = 1, **given: Any) -> str:
-    """A sealed session that failed at Approve, after others that did not."""
+    """Return a sealed session that failed at Approve, after others that did not."""
     for _ in range(successes):
         make_run(caller, *USUAL)
     return make_run(caller, *USUAL, error_at=3_200, seal=True, **given)
@@ -57,7 +57,7 @@ class Story:
 
 @once
 def story(caller: Caller) -> Story:
-    """Runs of several workflows, sealed at once, whose recoveries one drain run brings to their ends."""
+    """Return runs of several workflows, sealed at once; one drain run brings their recoveries to an end."""
     error = page("Server error", "Retry")
     back = ("Open", "Review", "Retry", "Review", "Approve")
     repeating = ("Open", "Approve", "Review", "Check")
@@ -87,14 +87,14 @@ def story(caller: Caller) -> Story:
 
 
 def recovered(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
-    """The recovery at its end."""
+    """Return the recovery at its end."""
     made = post_recovery(caller, session_id, **members)
     replay_all(caller)
     return get_recovery(caller, made["id"])
 
 
 def attempts_of(caller: Caller, recovery: dict[str, Any]) -> list[dict[str, Any]]:
-    """The replays of a recovery, in order."""
+    """Return the replays of a recovery, in order."""
     listed: list[dict[str, Any]] = caller.get(f"/v1/replays?cause={recovery['id']}").json()["data"][::-1]
     assert [replay["id"] for replay in listed] == recovery["replay_ids"]
     return listed

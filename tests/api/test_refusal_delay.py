@@ -9,7 +9,7 @@ from tests.support.factories import Caller, event
 
 
 def small_pace() -> RefusalDelay:
-    """A pace at which a client has two refusals at once and ten a second, and eight wait."""
+    """Return a pace at which a client has two refusals at once and ten a second, and eight wait."""
     return RefusalDelay(burst=2, per_second=10, longest_s=0.5, most_waiting=8)
 
 

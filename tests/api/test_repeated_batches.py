@@ -16,13 +16,13 @@ PREFIXES = {"events": "evt", "frames": "frm"}
 
 
 def send(caller: Caller, kind: str, session_id: str, *items: dict[str, Any], key: str | None = None) -> Any:
-    """One batch of a kind."""
+    """Return one batch of a kind."""
     add = caller.add_events if kind == "events" else caller.add_frames
     return add(session_id, *items, key=key)
 
 
 def item(kind: str, number: int, **members: Any) -> dict[str, Any]:
-    """An item of a kind; other numbers are other items."""
+    """Return an item of a kind; other numbers are other items."""
     return event(number, **members) if kind == "events" else frame(number, number, **members)
 
 

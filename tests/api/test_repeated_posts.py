@@ -20,20 +20,20 @@ Request = tuple[dict[str, str], dict[str, Any] | None]
 
 
 def webhook(caller: Caller) -> str:
-    """The id of a new webhook."""
+    """Return the id of a new webhook."""
     made: str = caller.post("/v1/webhooks", HOOK).json()["id"]
     return made
 
 
 def delivery(caller: Caller) -> dict[str, str]:
-    """The ids of a webhook and of an attempt to send to it."""
+    """Return the ids of a webhook and of an attempt to send to it."""
     made = webhook(caller)
     sent: str = caller.post(f"/v1/webhooks/{made}/test").json()["id"]
     return {"webhook_id": made, "delivery_id": sent}
 
 
 def exported(caller: Caller) -> Request:
-    """An export of a workflow that is there."""
+    """Return an export of a workflow that exists."""
     caller.make_session()
     return {}, EXPORT
 
@@ -46,7 +46,7 @@ def waiting_export(caller: Caller) -> Request:
 
 
 def awaiting_replay(caller: Caller) -> Request:
-    """A guided replay that awaits a decision."""
+    """Return a guided replay that awaits a decision."""
     body = {"session_id": sealed_run(caller), "sandbox": "dry", "mode": "guided"}
     made: str = caller.post("/v1/replays", body).json()["id"]
     replay_all(caller)
@@ -54,12 +54,12 @@ def awaiting_replay(caller: Caller) -> Request:
 
 
 def failed_run(caller: Caller) -> dict[str, Any]:
-    """The body of a recovery."""
+    """Return the body of a recovery."""
     return {"session_id": sealed_run(caller), "sandbox": "dry", "failure_tag": "ready"}
 
 
 def started_recovery(caller: Caller) -> Request:
-    """A recovery that no run has continued."""
+    """Return a recovery that no run has continued."""
     made: str = caller.post("/v1/recoveries", failed_run(caller)).json()["id"]
     return {"recovery_id": made}, None
 

@@ -35,7 +35,7 @@ class Ended(NamedTuple):
 
 @pytest.fixture
 def url(caller: Caller) -> Iterator[str]:
-    """The service on a port, and a run that replays what waits."""
+    """Yield the service on a port, and a run that replays what waits."""
     is_over = threading.Event()
 
     def work() -> None:
@@ -58,7 +58,7 @@ def url(caller: Caller) -> Iterator[str]:
 def run(
     caller: Caller, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Ended]:
-    """A command, as the shell sees it."""
+    """Return a command, as the shell sees it."""
 
     key = caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live").key.key
 

@@ -15,7 +15,7 @@ USUAL = ("Open", "Review", "Approve")
 
 
 def replayed(caller: Caller, session_id: str, **members: Any) -> dict[str, Any]:
-    """A dry replay at its end."""
+    """Return a dry replay at its end."""
     made = caller.post("/v1/replays", {"session_id": session_id, "sandbox": "dry"} | members)
     assert made.status_code == 202, made.text
     replay_all(caller)

@@ -17,13 +17,13 @@ from tests.support.two_click_sessions import OTHER, click, replay_all, sealed_ru
 
 
 def read_keys(caller: Caller, *replay_ids: str) -> list[bool]:
-    """For each replay, True if it keeps a result."""
+    """Return for each replay whether it keeps a result."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return [db.get_one(ReplayRow, replay_id).result_key is not None for replay_id in replay_ids]
 
 
 def read_result(caller: Caller, replay_id: str) -> dict[str, Any]:
-    """The result of a replay, with its steps."""
+    """Return the result of a replay, with its steps."""
     shown = caller.get(f"/v1/replays/{replay_id}").json()
     names = ("status", "summary", "divergence", "progress", "anchor_event", "error")
     steps = caller.get(f"/v1/replays/{replay_id}/steps").json()["data"]
@@ -31,7 +31,7 @@ def read_result(caller: Caller, replay_id: str) -> dict[str, Any]:
 
 
 def replayed(caller: Caller, session_id: str, **members: Any) -> str:
-    """The id of a replay that ended."""
+    """Return the id of a replay that ended."""
     replay_id = str(post_replay(caller, session_id, **members)["id"])
     replay_all(caller)
     return replay_id

@@ -28,7 +28,7 @@ from tests.support.two_click_sessions import OTHER, PAGE, click, long_run, seale
 
 @pytest.fixture(autouse=True)
 def only_sessions_of_the_test(caller: Caller) -> None:
-    """Sessions of other tests are taken out of the queue."""
+    """Remove the sessions of other tests from the queue."""
     with caller.service.runtime.database.transaction(write=True) as db:
         for row in db.exec(select(SessionRow).where(WAITS_FOR_REPLAYABILITY)):
             row.replayability_at = clock.now()
@@ -36,7 +36,7 @@ def only_sessions_of_the_test(caller: Caller) -> None:
 
 
 def shown(caller: Caller, session_id: str) -> float | None:
-    """The member of the session object."""
+    """Return the member of the session object."""
     answer = caller.get(f"/v1/sessions/{session_id}")
     assert answer.status_code == 200, answer.text
     value: float | None = answer.json()["replayability"]
@@ -54,14 +54,14 @@ def change(runtime: Runtime, session_id: str, **columns: object) -> SessionRow:
 
 
 def is_waiting(caller: Caller) -> bool:
-    """True if the sensor would start a run."""
+    """Return whether the sensor would start a run."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return has_queued_replayability(db, LEASE)
 
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[ReplayabilityProcess]:
-    """The limited process, started once."""
+    """Yield the limited process, started once."""
     made = ReplayabilityProcess()
     yield made
     made.end()
@@ -71,7 +71,7 @@ def process() -> Iterator[ReplayabilityProcess]:
 def working(
     caller: Caller, process: ReplayabilityProcess, **chosen: Any
 ) -> Iterator[tuple[ReplayabilityWork, HeldLease]]:
-    """The work of a run that holds its lease, and tries failures again at once."""
+    """Yield the work of a run that holds its lease, and tries failures again at once."""
     database = caller.service.runtime.database
     with database.transaction(write=True) as db:
         held = hold_lease(db, LEASE, "tests", ttl_ms=600_000)

@@ -8,7 +8,7 @@ from tests.support.factories import Caller, event
 
 
 def told_by(caller: Caller, subject_id: str) -> list[tuple[str, str | None]]:
-    """Type and request of the outbox rows about a subject, oldest first."""
+    """Return the type and request of the outbox rows about a subject, oldest first."""
     with caller.service.runtime.database.transaction(write=False) as db:
         rows = db.exec(select(OutboxRow).where(OutboxRow.subject_id == subject_id).order_by(OutboxRow.id))
         return [(row.type, row.request_id) for row in rows]

@@ -32,7 +32,7 @@ MATRIX: tuple[tuple[Level, str, str], ...] = (
 
 
 def needed(endpoint: Endpoint) -> Level:
-    """The scope that the matrix asks for."""
+    """Return the scope that the matrix requires."""
     return next(
         level
         for level, methods, path in MATRIX
@@ -41,7 +41,7 @@ def needed(endpoint: Endpoint) -> Level:
 
 
 def served(router: Any) -> Iterator[tuple[str, str]]:
-    """Method and path of every route below /v1, also of routers inside routers."""
+    """Yield the method and path of every route below /v1, also of routers inside routers."""
     for route in router.routes:
         if isinstance(route, WebSocketRoute):
             yield "GET", route.path
@@ -52,7 +52,7 @@ def served(router: Any) -> Iterator[tuple[str, str]]:
 
 
 def path_of(endpoint: Endpoint) -> str:
-    """An address of an endpoint; its ids lead nowhere."""
+    """Return an address of an endpoint; its ids name nothing."""
     return re.sub(r"\{\w+(:path)?\}", "unknown", endpoint.path)
 
 
@@ -92,7 +92,7 @@ def test_what_stands_behind_an_address_opens_no_way_around_the_table(
 
 @pytest.fixture(scope="module")
 def keys(service: Service) -> dict[str, Caller]:
-    """A key of each scope, with and without live replays."""
+    """Return a key of each scope, with and without live replays."""
     return {
         f"{level}{extra}": service.make_caller(scope=f"{level}{extra}")
         for level in LEVELS

@@ -32,7 +32,7 @@ PARTS = (
 
 @pytest.fixture
 def sealer(service: Service) -> Iterator[Sealer]:
-    """The sealing run of this service."""
+    """Yield the sealing run of this service."""
     run = Sealer(service.runtime, owner="tests")
     assert run.take()
     yield run
@@ -49,7 +49,7 @@ def sweep(caller: Caller, sealer: Sealer, session_id: str) -> None:
 
 
 def rich_session(caller: Caller) -> str:
-    """A stopped session with one of everything."""
+    """Return a stopped session with one object of each kind."""
     session_id = caller.make_session(metadata={"n": 2**53 + 1, "é": [None, 0.1]})
     events = [
         event(9, "click", id="evt_b", data={"z": 1, "a": {"y": 1e-7, "x": -0.0, "big": 2**63 - 1}}),

@@ -18,20 +18,20 @@ from tests.support.sealed_sessions import make_settings
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data folder of this module's service."""
+    """Return the data folder of this module's service."""
     return tmp_path_factory.mktemp("service")
 
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[RunningService]:
-    """Service that listens on a socket."""
+    """Yield a service that listens on a socket."""
     with running_service(folder) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
 def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
-    """Second runtime on the same data."""
+    """Yield a second runtime on the same data."""
     opened = Runtime.open(make_settings(folder))
     yield opened
     opened.close()
@@ -39,20 +39,20 @@ def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
 
 @pytest.fixture
 def client(running: RunningService) -> Iterator[httpx.Client]:
-    """A client with the key."""
+    """Yield a client with the key."""
     headers = {"Authorization": f"Bearer {running.key}"}
     with httpx.Client(base_url=running.url, headers=headers, timeout=20) as connected:
         yield connected
 
 
 def make_session(client: httpx.Client) -> str:
-    """A recording session."""
+    """Return a recording session."""
     session_id: str = client.post("/v1/sessions", json={"workflow": "checkout", "start": True}).json()["id"]
     return session_id
 
 
 def open_request(running: RunningService, path: str, *headers: str) -> socket.socket:
-    """A connection on which the head of a POST was sent."""
+    """Return a connection on which the head of a POST was sent."""
     address = urlsplit(running.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=20)
     head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {running.key}"]

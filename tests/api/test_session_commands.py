@@ -17,7 +17,7 @@ __all__ = ["client", "service"]
 
 
 def start(service: RunningService, *words: str, key: str | None = None) -> subprocess.Popen[str]:
-    """A command of `recorder sessions`."""
+    """Start a command of `recorder sessions`."""
     command = [sys.executable, "-m", "recorder.cli", "sessions", *words]
     command += ["--url", service.url, "--key", key or service.key]
     pipe = subprocess.PIPE
@@ -25,7 +25,7 @@ def start(service: RunningService, *words: str, key: str | None = None) -> subpr
 
 
 def run(service: RunningService, *words: str, key: str | None = None) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command that ends by itself."""
+    """Return exit code, stdout and stderr of a command that ends by itself."""
     with start(service, *words, key=key) as process:
         out, err = process.communicate(timeout=60)
     return process.returncode, out, err

@@ -25,7 +25,7 @@ EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "
 
 @contextmanager
 def sharing(folder: Path, database_url: str, redis_url: str) -> Iterator[tuple[Service, Service]]:
-    """Two applications on one database and one Redis."""
+    """Yield two applications on one database and one Redis."""
     settings = accept_stores(make_settings(folder, database_url=database_url, redis_url=redis_url))
     with ExitStack() as stack:
         services = []
@@ -37,7 +37,7 @@ def sharing(folder: Path, database_url: str, redis_url: str) -> Iterator[tuple[S
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RedisServer]:
-    """A Redis."""
+    """Yield a Redis."""
     with running_redis() as running:
         yield running
 
@@ -46,14 +46,14 @@ def server() -> Iterator[RedisServer]:
 def services(
     database_url: str, tmp_path_factory: pytest.TempPathFactory, server: RedisServer
 ) -> Iterator[tuple[Service, Service]]:
-    """Two processes of a deployment, as far as clients can distinguish them."""
+    """Yield two processes of a deployment, as far as clients can distinguish them."""
     with sharing(tmp_path_factory.mktemp("service"), database_url, server.url) as both:
         yield both
 
 
 @pytest.fixture
 def callers(services: tuple[Service, Service]) -> tuple[Caller, Caller]:
-    """One new key, at both."""
+    """Return one new key, at both processes."""
     return make_callers(services)
 
 

@@ -42,20 +42,20 @@ class HastyProtocol(SlowClientProtocol):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Data folder of this module's service."""
+    """Return the data folder of this module's service."""
     return tmp_path_factory.mktemp("service")
 
 
 @pytest.fixture(scope="module")
 def running(folder: Path) -> Iterator[RunningService]:
-    """A service with little patience."""
+    """Yield a service with little patience."""
     with running_service(folder, http=HastyProtocol) as service:
         yield service
 
 
 @pytest.fixture(scope="module")
 def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
-    """Second runtime on the same data."""
+    """Yield a second runtime on the same data."""
     opened = Runtime.open(make_settings(folder))
     yield opened
     opened.close()
@@ -63,19 +63,19 @@ def runtime(folder: Path, running: RunningService) -> Iterator[Runtime]:
 
 @pytest.fixture
 def connection(running: RunningService) -> Iterator[socket.socket]:
-    """A connection on which nothing was sent."""
+    """Yield a connection on which nothing was sent."""
     with dial(running) as opened:
         yield opened
 
 
 def dial(running: RunningService) -> socket.socket:
-    """A fresh connection: from now on the service waits for a head."""
+    """Return a fresh connection: from now on the service waits for a head."""
     address = urlsplit(running.url)
     return socket.create_connection((address.hostname, address.port), timeout=PATIENCE_S)
 
 
 def head(running: RunningService, path: str, *headers: str, method: str = "POST") -> bytes:
-    """The head of a request with the key."""
+    """Return the head of a request with the key."""
     lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {running.key}", *headers]
     return "\r\n".join([*lines, "", ""]).encode()
 
@@ -89,7 +89,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def read_answer(connection: socket.socket) -> bytes:
-    """One whole answer of a connection that stays open."""
+    """Return one whole answer of a connection that stays open."""
     received = b""
     while True:
         received += connection.recv(65_536)
@@ -99,7 +99,7 @@ def read_answer(connection: socket.socket) -> bytes:
 
 
 def problem_of(answer: bytes) -> dict[str, object]:
-    """The problem document of a raw answer."""
+    """Return the problem document of a raw answer."""
     start, _, body = answer.partition(b"\r\n\r\n")
     assert b"content-type: application/problem+json" in start.lower()
     assert b"x-request-id: req_" in start.lower() and b"service-version: " in start.lower()
@@ -184,7 +184,7 @@ def test_a_body_that_keeps_the_least_rate_arrives_however_long_it_takes(
 
 @pytest.mark.parametrize("first", [0, 40_000])
 def test_a_body_that_trickles_is_answered_408(running: RunningService, first: int) -> None:
-    """A quick beginning buys no time for the rest."""
+    # Bytes that arrive quickly at first give no more time for the rest of the body.
     path = f"/v1/sessions/{make_session(running)}/events"
     with dial(running) as connection:
         connection.sendall(head(running, path, "Content-Type: application/json", "Content-Length: 5000000"))
@@ -245,7 +245,7 @@ def test_a_large_body_in_chunks_of_a_hundred_bytes_arrives(running: RunningServi
 
 
 def make_session(running: RunningService) -> str:
-    """A recording session."""
+    """Return a recording session."""
     headers = {"Authorization": f"Bearer {running.key}"}
     body = {"workflow": "checkout", "start": True}
     answer = httpx.post(f"{running.url}/v1/sessions", json=body, headers=headers, timeout=PATIENCE_S)
@@ -315,7 +315,7 @@ def test_requests_sent_ahead_are_answered_in_turn(connection: socket.socket, run
 
 
 async def slow_answers(scope: Any, receive: Any, send: Any) -> None:
-    """Answers as streams and downloads are: long silence, or much at once; a WebSocket that waits."""
+    """Serve slow answers: long silence, or much at once; and a WebSocket that waits."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.accept"})
         await asyncio.sleep(WATCHED_S)
@@ -333,13 +333,13 @@ async def slow_answers(scope: Any, receive: Any, send: Any) -> None:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Addresses of those answers."""
+    """Yield the port at which those answers are served."""
     with serving(slow_answers, http=HastyProtocol, lifespan="off") as listening:
         yield listening
 
 
 def ask(port: int, path: str) -> socket.socket:
-    """A connection on which a request was sent; its receive buffer is small, so that the answer waits."""
+    """Return a connection with a small receive buffer on which a request was sent: the answer waits."""
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8_192)
     connection.settimeout(PATIENCE_S)

@@ -20,7 +20,7 @@ def make_hasty(client: Client) -> Client:
 
 
 def write_session(stream_service: StreamService, streamer: Streamer, session_id: str, seed: int) -> None:
-    """Events, single and in batches, tags between them, the stop, and the sealing of it."""
+    """Record a session: events, single and in batches, tags between them, the stop; and seal it."""
     random = Random(seed)
     for n in range(40):
         streamer.add_events(

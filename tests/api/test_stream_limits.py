@@ -21,7 +21,7 @@ MOST = TIERS["default"].streams_per_key
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Address and data folder of a service."""
+    """Yield the address and data folder of a service."""
     folder = tmp_path_factory.mktemp("service")
     with running_service(folder) as running:
         yield running.url, folder
@@ -29,7 +29,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
 
 @pytest.fixture
 def opened(service: tuple[str, Path]) -> tuple[str, str, str]:
-    """Address of the service, a new key with the limits of the specification, a session that records."""
+    """Return the service's address, a new key with the limits of the specification, a recording session."""
     url, folder = service
     key = limited_key(folder)
     with Client(url, key) as client:
@@ -44,7 +44,7 @@ class Streams:
         self._stack, self._http, self._path = stack, http, path
 
     async def open(self) -> httpx.Response:
-        """An SSE stream, or why there is none."""
+        """Return an SSE stream, or the reason why there is none."""
         answer = await self._http.send(self._http.build_request("GET", f"{self._path}/stream"), stream=True)
         self._stack.push_async_callback(answer.aclose)
         if answer.status_code != 200:
@@ -52,7 +52,7 @@ class Streams:
         return answer
 
     async def open_socket(self) -> ClientConnection:
-        """A WebSocket."""
+        """Return a WebSocket."""
         url = str(self._http.base_url.join(f"{self._path}/ws")).replace("http://", "ws://")
         authorization = {"Authorization": self._http.headers["authorization"]}
         socket = connect(url, additional_headers=authorization, proxy=None)

@@ -32,7 +32,7 @@ class HastySocket(WatchedSocket):
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
-    """A running service without patience."""
+    """Yield a running service without patience."""
     times = StreamTimes(keep_alive_s=0.2, slow_s=1.0, poll_s=0.2)
     with streaming_service(tmp_path_factory.mktemp("service"), times=times, ws=HastySocket) as running:
         yield running
@@ -40,13 +40,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]
 
 @pytest.fixture
 def streamer(service: StreamService) -> Iterator[Streamer]:
-    """A key of a workspace that no other test sees."""
+    """Yield a key of a workspace that no other test sees."""
     with service.streamer() as made:
         yield made
 
 
 def dial(streamer: Streamer, session_id: str, path: str, *headers: str, buffer: int = 4096) -> socket.socket:
-    """A connection with a small buffer on which a stream was asked for."""
+    """Return a connection with a small buffer on which a stream was asked for."""
     address = urlsplit(streamer.url)
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
@@ -59,7 +59,7 @@ def dial(streamer: Streamer, session_id: str, path: str, *headers: str, buffer: 
 
 
 def read_head(connection: socket.socket) -> bytes:
-    """The answer's head, byte by byte, so that nothing of the body is taken."""
+    """Return the answer's head, read byte by byte, so that nothing of the body is taken."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += connection.recv(1)
@@ -78,7 +78,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 
 def unchunked(body: bytes) -> bytes:
-    """A chunked body without its framing; one that was cut ends anywhere."""
+    """Return a chunked body without its framing; one that was cut ends anywhere."""
     received = b""
     while body:
         size, _, body = body.partition(b"\r\n")
@@ -88,7 +88,7 @@ def unchunked(body: bytes) -> bytes:
 
 
 def add_much(streamer: Streamer, session_id: str) -> int:
-    """More than all buffers on the way hold; returns the last position."""
+    """Add more than all buffers on the way hold; return the last position."""
     for n in range(6):
         streamer.add_events(session_id, *[event(n, "log", title=_TEXT)] * 50)
     return 302
@@ -152,7 +152,7 @@ def test_a_slow_socket_is_closed_as_such_and_loses_nothing(
 
 
 def test_a_reader_that_takes_little_at_a_time_is_not_cut(tmp_path: Path) -> None:
-    """It takes thrice what it must; the service's side of the connection holds more than it takes in all."""
+    # The reader takes three times the required bytes; the connection's buffers hold more than all.
     times = StreamTimes(slow_s=3.0, poll_s=0.2)
     with streaming_service(tmp_path, times=times) as service, service.streamer() as streamer:
         session_id = streamer.make_session()

@@ -20,20 +20,20 @@ _PATIENCE_S = 30.0
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamService]:
-    """A running service."""
+    """Yield a running service."""
     with streaming_service(tmp_path_factory.mktemp("service")) as running:
         yield running
 
 
 @pytest.fixture
 def streamer(service: StreamService) -> Iterator[Streamer]:
-    """A key of a workspace that no other test sees."""
+    """Yield a key of a workspace that no other test sees."""
     with service.streamer() as made:
         yield made
 
 
 def open_socket(streamer: Streamer, session_id: str) -> socket.socket:
-    """A WebSocket after its handshake."""
+    """Return a WebSocket after its handshake."""
     address = urlsplit(streamer.url)
     connection = socket.create_connection((address.hostname, address.port), timeout=_PATIENCE_S)
     head = [f"GET /v1/sessions/{session_id}/events/ws HTTP/1.1", "Host: 127.0.0.1"]

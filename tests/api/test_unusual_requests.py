@@ -51,7 +51,7 @@ async def answer_in_parts(_: Request) -> Response:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """The port of a server that echoes requests."""
+    """Yield the port of a server that echoes requests."""
     routes = [Route("/", echo, methods=["GET", "POST"]), Route("/large", answer_at_length)]
     routes.append(Route("/parts", answer_in_parts))
     with serving(Starlette(routes=routes), http=HastyProtocol, lifespan="off") as listening:

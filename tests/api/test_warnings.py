@@ -43,7 +43,7 @@ RUNNING: list[DagsterStatus] = []
 
 @pytest.fixture
 def fresh(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
-    """A service without a session or a report of Dagster, on the engine of the test."""
+    """Yield a service without a session or a report of Dagster, on the engine of the test."""
     if database_url.startswith("sqlite"):
         url = create_file(tmp_path)
     else:
@@ -53,7 +53,7 @@ def fresh(database_url: str, tmp_path: Path, request: pytest.FixtureRequest) -> 
 
 
 def warn(service: Service, **later: float) -> dict[str, str]:
-    """The messages by code, as they would be so much later."""
+    """Return the messages by code, as they would be so much later."""
     with service.runtime.database.transaction(write=False) as db:
         warnings = list_warnings(read_service_state(db), NOW + timedelta(**later))
     assert len({item.code for item in warnings}) == len(warnings)
@@ -169,7 +169,7 @@ def test_an_import_waits_since_it_was_stopped_here(fresh: Service) -> None:
 
 
 def read_age(service: Service) -> float | None:
-    """Seconds that the oldest session waits."""
+    """Return seconds that the oldest session waits."""
     with service.runtime.database.transaction(write=False) as db:
         return read_sealing_backlog(db).oldest_waiting_s
 

@@ -13,7 +13,7 @@ from tests.support.webhooks import LOCAL, URL, WEBHOOKS, body, make
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
-    """A caller of a deployment whose operator lists nothing."""
+    """Yield a caller of a deployment whose operator lists nothing."""
     folder = tmp_path_factory.mktemp("strict")
     app = create_app(make_settings(folder, allowed_outbound=()))
     with TestClient(app, raise_server_exceptions=False) as client:

@@ -33,7 +33,7 @@ EXPORT = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "
 
 @contextmanager
 def told_all(caller: Caller) -> Iterator[tuple[Receiver, str]]:
-    """A receiver of all that happens in a workspace, and the secret that signs it."""
+    """Yield a receiver of all events of a workspace, and the secret that signs them."""
     runtime = caller.service.runtime
     with (
         running_receiver(Answer(204)) as receiver,
@@ -44,7 +44,7 @@ def told_all(caller: Caller) -> Iterator[tuple[Receiver, str]]:
 
 
 def bring_all_about(caller: Caller) -> None:
-    """Cause every event of the service once."""
+    """Produce every event of the service once."""
     runtime = caller.service.runtime
     replay_thrice(caller)
     recover_twice(caller)
@@ -61,7 +61,7 @@ def bring_all_about(caller: Caller) -> None:
 
 
 def replay_thrice(caller: Caller) -> None:
-    """A replay that is completed, one that diverges, and one that fails."""
+    """Run a replay that is completed, one that diverges, and one that fails."""
     same, changed = (sealed_run(caller, first=page, workflow="approve") for page in (PAGE, OTHER))
     for against in (same, changed):
         body = {"session_id": same, "sandbox": "dry", "against": {"session_id": against}}
@@ -72,7 +72,7 @@ def replay_thrice(caller: Caller) -> None:
 
 
 def recover_twice(caller: Caller) -> None:
-    """A recovery that succeeds, and one that fails."""
+    """Run a recovery that succeeds, and one that fails."""
     usual = ("Open", "Review", "Approve")
     make_run(caller, *usual)
     body = {"session_id": make_run(caller, *usual, error_at=3_200, seal=True), "sandbox": "dry"}
@@ -83,7 +83,7 @@ def recover_twice(caller: Caller) -> None:
 
 
 def let_drift(caller: Caller) -> None:
-    """A workflow in which a node appears while a path stops."""
+    """Record a workflow in which a node appears while a path stops."""
     scope = GraphScope(Tenant(caller.key.workspace_id, "live"), "refunds")
     story = Story(caller.service.runtime.database, scope)
     story.add(BASELINE + "n" * NEEDED)
@@ -91,7 +91,7 @@ def let_drift(caller: Caller) -> None:
 
 
 def lose_rows(runtime: Runtime, session_id: str) -> None:
-    """A sealed session whose rows the lake lacks."""
+    """Delete the rows of a sealed session from the lake."""
     with runtime.database.transaction(write=True) as db:
         sealed = db.get_one(SessionRow, session_id)
         db.add(SessionRow(**sealed.model_dump() | {"id": new_id("ses")}))
@@ -108,7 +108,7 @@ def story(service: Service) -> tuple[list[Received], str]:
 
 
 def payload(request: Received) -> dict[str, Any]:
-    """The body of a delivery."""
+    """Return the body of a delivery."""
     read: dict[str, Any] = orjson.loads(request.body)
     return read
 

@@ -33,7 +33,7 @@ _LARGE = "x" * 60_000
 
 @pytest.fixture
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Portions of three events."""
+    """Set portions of three events."""
     monkeypatch.setattr(session_events, "PORTION_EVENTS", 3)
 
 
@@ -59,7 +59,7 @@ def begin_read(streamer: Streamer, session_id: str, accept: str = NDJSON) -> soc
 
 
 def reads_of(service: StreamService) -> WholeReads:
-    """The whole-session reads of a running service."""
+    """Return the whole-session reads of a running service."""
     whole_reads: WholeReads = service.app.state.whole_reads
     return whole_reads
 
@@ -169,7 +169,7 @@ async def never_gone() -> dict[str, Any]:
 
 
 def make_download(caller: Caller, reads: WholeReads, session_id: str) -> EventDownload:
-    """A read of a whole session as NDJSON."""
+    """Return a read of a whole session as NDJSON."""
     holder = KeyHolder(Tenant(caller.key.workspace_id, "live"), caller.key.key_id)
     runtime = caller.service.runtime
     return EventDownload(

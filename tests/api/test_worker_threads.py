@@ -25,7 +25,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    """A service on SQLite."""
+    """Yield a service on SQLite."""
     create_file(tmp_path / "data")
     with running_app(tmp_path / "data") as started:
         yield started

@@ -24,12 +24,12 @@ LONG_AGO = "2024-02-29T10:00:00.000Z"
 
 
 def patch(caller: Caller, workflow: str, **body: Any) -> Any:
-    """A PATCH of a workflow."""
+    """Send a PATCH of a workflow."""
     return caller.request("PATCH", f"/v1/workflows/{workflow}", json=body)
 
 
 def get(caller: Caller, workflow: str) -> dict[str, Any]:
-    """A workflow as it is read."""
+    """Return a workflow as it is read."""
     answer = caller.get(f"/v1/workflows/{workflow}")
     assert answer.status_code == 200, answer.text
     shown: dict[str, Any] = answer.json()
@@ -37,7 +37,7 @@ def get(caller: Caller, workflow: str) -> dict[str, Any]:
 
 
 def stopped(caller: Caller, *items: dict[str, Any], tag: str | None = None, **body: Any) -> dict[str, Any]:
-    """A session with these events and a tag at its end, as its stop answers it."""
+    """Return a session with these events and a tag at its end, as its stop answers it."""
     session_id = caller.make_session(started_at=LONG_AGO, **body)
     caller.add_events(session_id, *(items or (event(1),)))
     if tag is not None:

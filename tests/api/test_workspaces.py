@@ -15,12 +15,12 @@ PATTERN = {"name": "order", "pattern": "ORD-[0-9]+", "replacement": ""}
 
 
 def patch(caller: Caller, **body: Any) -> Any:
-    """A PATCH of the caller's workspace."""
+    """Send a PATCH of the caller's workspace."""
     return caller.request("PATCH", "/v1/workspaces/current", json=body)
 
 
 def audited(caller: Caller, action: str) -> list[AuditRow]:
-    """Entries of an action in the workspace's audit log."""
+    """Return the entries of an action in the workspace's audit log."""
     with caller.service.runtime.database.transaction(write=False) as db:
         statement = select(AuditRow).where(
             AuditRow.workspace_id == caller.key.workspace_id, AuditRow.action == action

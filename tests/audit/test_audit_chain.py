@@ -81,7 +81,7 @@ def test_fifty_writers_at_once_build_one_chain(database: Database) -> None:
 
 
 def test_a_writer_that_waits_for_a_row_does_not_hold_the_head(database: Database) -> None:
-    """One transaction records and then takes the row that another, which also records, holds already."""
+    # One transaction records an entry and then needs a row that another recording transaction holds.
     origin = Origin.operator(new_id("wsp"))
     with database.transaction(write=True) as db:
         db.add(WorkspaceRow(id=origin.workspace_id, name=new_id("wsp"), region="us", created_at=_NOW))

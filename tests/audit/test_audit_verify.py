@@ -24,7 +24,7 @@ Tamper = Callable[[Connection, str], None]
 
 
 def make_chain(database: Database, count: int = 6) -> str:
-    """A workspace with so many entries; returns its id."""
+    """Create a workspace with so many entries; return its id."""
     origin = Origin.operator(new_id("wsp"))
     with database.transaction(write=True) as db:
         db.add(WorkspaceRow(id=origin.workspace_id, name=new_id("wsp"), region="us", created_at=clock.now()))
@@ -38,13 +38,13 @@ def make_chain(database: Database, count: int = 6) -> str:
 
 
 def verify(database: Database, workspace_id: str) -> ChainReport:
-    """The report on one workspace."""
+    """Return the report on one workspace."""
     [chain] = verify_audit(database, workspace_id=workspace_id).chains
     return chain
 
 
 def run(statement: str) -> Tamper:
-    """Tampering by one statement; `number` is bounded to the workspace."""
+    """Return a function that changes one entry by one statement; `number` is bounded to the workspace."""
 
     def tamper(connection: Connection, workspace_id: str) -> None:
         connection.execute(text(f"{statement} AND workspace_id = :w"), {"w": workspace_id})

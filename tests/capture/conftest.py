@@ -12,14 +12,14 @@ from tests.support.http_service import running_service
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, started once."""
+    """Yield Chromium, started once."""
     with running_browser() as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """A client of a running service."""
+    """Yield a client of a running service."""
     with (
         running_service(tmp_path_factory.mktemp("service")) as service,
         Client(service.url, service.key) as made,
@@ -29,7 +29,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A page of its own context."""
+    """Yield a page of its own context."""
     context = browser.new_context(viewport={"width": 800, "height": 600})
     yield context.new_page()
     context.close()

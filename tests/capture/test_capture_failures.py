@@ -25,7 +25,7 @@ from tests.support.ports import find_free_port
 
 @pytest.fixture
 def down() -> Iterator[Client]:
-    """A client of a service that does not answer."""
+    """Yield a client of a service that does not answer."""
     with Client(f"http://127.0.0.1:{find_free_port()}", "nsk_local_nobody", patience_s=0.5) as client:
         yield client
 
@@ -140,7 +140,7 @@ def test_a_page_neither_sees_nor_reaches_the_recorder(page: Any, client: Client)
 
 
 def make_message(**members: Any) -> dict[str, Any]:
-    """A valid message of a click."""
+    """Return a valid message of a click."""
     page = {
         "version": "v", "html": ["html", {}], "boxes": [], "truncated": False, "url": "https://a.example/",
         "title": "T", "ready": "complete", "viewport": [800, 600], "scale": 1,

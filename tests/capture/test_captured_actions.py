@@ -23,7 +23,7 @@ SECRET = "opensesame-77"
 
 @contextmanager
 def recording_of(page: Any, client: Client, html: str) -> Iterator[PageRecording]:
-    """A recording of a page with this body."""
+    """Yield a recording of a page with this body."""
     with record(page, workflow="capture_test", client=client) as recording:
         page.context.route(
             "https://app.example/**",
@@ -37,7 +37,7 @@ def recording_of(page: Any, client: Client, html: str) -> Iterator[PageRecording
 
 
 def events_of(client: Client, recording: PageRecording) -> list[dict[str, Any]]:
-    """The stored events but the first, which opens the page."""
+    """Return the stored events but the first, which opens the page."""
     assert recording.stats.errors == 0
     return list(client.list_events(recording.id))[1:]
 
@@ -253,7 +253,7 @@ def test_no_answer_of_the_page_script_holds_a_secret(page: Any) -> None:
 
 
 def run_now(work: Any) -> Any:
-    """The result of a coroutine that never waits."""
+    """Return the result of a coroutine that never waits."""
     with pytest.raises(StopIteration) as done:
         work.send(None)
     return done.value.value

@@ -23,7 +23,7 @@ PAGES = {
 
 @contextmanager
 def recording_popup(page: Any, client: Client) -> Iterator[tuple[PageRecording, Any]]:
-    """A recording of a page that has opened a popup, and the popup."""
+    """Yield a recording of a page that has opened a popup, and the popup."""
 
     from playwright.sync_api import Error
 
@@ -43,7 +43,7 @@ def recording_popup(page: Any, client: Client) -> Iterator[tuple[PageRecording, 
 
 
 def list_steps(client: Client, recording: PageRecording) -> list[tuple[str, str]]:
-    """Type and page of the events after the one that opens the popup."""
+    """Return the type and page of the events after the one that opens the popup."""
     events = list(client.list_events(recording.id))
     types = [event["type"] for event in events]
     after = events[types.index("tab_open") + 1 :]

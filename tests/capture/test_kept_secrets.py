@@ -12,7 +12,7 @@ FIELDS = """<!doctype html><title>Fields</title><input id=long type=password><in
 
 
 def read_stored(client: Client, session_id: str) -> str:
-    """The events and frames of a session with their snapshots, as one text."""
+    """Return the events and frames of a session with their snapshots, as one text."""
     frames = list(client.list_frames(session_id))
     snapshots = [read_dom(client, session_id, frame["id"]) for frame in frames if frame["has_dom"]]
     return str([*client.list_events(session_id), *frames, *snapshots])

@@ -10,7 +10,7 @@ from recorder.capture.secret_digests import SecretDigest, hide_digested_secrets,
 
 
 def make_digest(text: str) -> SecretDigest:
-    """The digest of a text, as the page script makes it."""
+    """Return the digest of a text, as the page script makes it."""
     first, second = (
         reduce(lambda total, character: (total * base + ord(character)) % 2**32, text, 0)
         for base in (31, 1_000_003)

@@ -38,7 +38,7 @@ Record = Callable[[Variant], RecordedSession]
 
 @pytest.fixture(scope="module")
 def recorded(browser: Any, client: Client) -> Record:
-    """Recordings by variant, each made once."""
+    """Return recordings by variant, each made once."""
     made: dict[str, RecordedSession] = {}
 
     def record_variant(variant: Variant) -> RecordedSession:

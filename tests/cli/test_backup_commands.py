@@ -45,7 +45,7 @@ from tests.support.small_disk import run_on_small_disk
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
-    """A deployment with a workspace and sealed sessions."""
+    """Yield a deployment with a workspace and sealed sessions."""
     for name in [name for name in os.environ if name.startswith("RECORDER_")]:  # noqa: TID251
         monkeypatch.delenv(name)
     opened = make_runtime(tmp_path / "data")
@@ -57,7 +57,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime
 
 
 def run(*words: str) -> Any:
-    """A command as the shell calls it."""
+    """Return a function that runs a command as the shell calls it."""
     return CliRunner().invoke(command_line, list(words))
 
 
@@ -128,7 +128,7 @@ def test_a_target_that_cannot_take_backups_is_named(runtime: Runtime, tmp_path: 
 def test_an_address_that_opens_no_store_is_named(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch, to: str
 ) -> None:
-    """Of a kind that does not exist, or whose account only the machine that makes backups knows."""
+    # The address has an unknown scheme, or needs an account that this machine does not have.
     for name in ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_CONNECTION_STRING"):
         monkeypatch.delenv(name, raising=False)
     refused = run("backup", to, "--data", str(runtime.settings.data_dir))

@@ -42,7 +42,7 @@ _MORE = {"set": ["--tier", "team"], "reseal": ["--all"]}
 def commands(
     group: click.Command, name: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command by its whole name, hidden ones too."""
+    """Yield every command by its whole name, hidden ones too."""
     if isinstance(group, click.Group) or hasattr(group, "commands"):
         for word, command in group.commands.items():  # type: ignore[union-attr]
             yield from commands(command, (*name, word))
@@ -51,7 +51,7 @@ def commands(
 
 
 def words_for(command: click.Command, elsewhere: Path) -> list[str]:
-    """Values for what the command requires, and an address where nothing answers."""
+    """Return values for what the command requires, and an address where nothing answers."""
     words: list[str] = []
     for parameter in command.params:
         name = parameter.name or ""
@@ -77,7 +77,7 @@ ELSEWHERE = [name for name in ALL if name not in CREATING and name not in ON_A_F
 
 
 def run(*words: str) -> Any:
-    """A command as the shell calls it."""
+    """Run a command as the shell calls it."""
     return CliRunner().invoke(command_line, list(words))
 
 
@@ -96,7 +96,7 @@ def _bare(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder with the files that some commands read."""
+    """Return a folder with the files that some commands read."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     (folder / "path").write_text("<log/>")

@@ -20,7 +20,7 @@ from tests.support.sealed_sessions import make_runtime
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment with a workspace named acme."""
+    """Yield a deployment with a workspace named acme."""
     opened = make_runtime(tmp_path)
     with opened.database.transaction(write=True) as db:
         create_workspace(db, "acme", region="us", secret=opened.settings.secret)
@@ -29,12 +29,12 @@ def runtime(tmp_path: Path) -> Iterator[Runtime]:
 
 
 def run(runtime: Runtime, *words: str) -> Any:
-    """A command on this deployment."""
+    """Run a command on this deployment."""
     return CliRunner().invoke(command_line, ["keys", *words, "--data", str(runtime.settings.data_dir)])
 
 
 def make(runtime: Runtime, *words: str) -> dict[str, Any]:
-    """A key that the command made."""
+    """Return a key that the command created."""
     done = run(runtime, "create", "acme", "worker", "--json", *words)
     assert done.exit_code == 0, done.output
     made: dict[str, Any] = json.loads(done.stdout)

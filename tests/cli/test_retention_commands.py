@@ -25,7 +25,7 @@ from tests.support.sealed_sessions import Recording, make_runtime, seal
 
 @pytest.fixture
 def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runtime]:
-    """A deployment with two workspaces."""
+    """Yield a deployment with two workspaces."""
     for name in [name for name in os.environ if name.startswith("RECORDER_")]:  # noqa: TID251
         monkeypatch.delenv(name)
     opened = make_runtime(tmp_path / "data")

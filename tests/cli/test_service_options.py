@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from recorder.cli import app
+from recorder.cli import _print_errors, app
+from recorder.errors import ValidationFailed
 from recorder.settings import extend_program_environment
 from tests.support.deployment_processes import ROOT
 
@@ -23,6 +24,7 @@ from tests.support.deployment_processes import ROOT
             "nsk_local_x",
             "--url: it takes an address such as http://127.0.0.1:8700; it must begin",
         ),
+        ("http://127.0.0.1:8700/v1", "nsk_local_x", "leave out /v1, which the client adds."),
         ("http://127.0.0.1:9", "", "--key: it takes an API key such as nsk_local_"),
     ],
 )
@@ -37,6 +39,19 @@ def test_a_wrong_port_is_refused_with_what_it_takes(port: str) -> None:
     done = CliRunner().invoke(app, ["up", "--port", port], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert "'--port': it takes a port from 0 to 65535" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["sessions", "list", "--key", "k", "--limit", "0"], "it takes a number greater than or equal to 1"),
+        (["drift", "list", "--mode", "all"], "Invalid value for '--mode': 'all' is not one of"),
+    ],
+)
+def test_a_wrong_value_is_refused_without_words_of_the_parser(words: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert sentence in done.output
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
@@ -89,3 +104,10 @@ def test_characters_that_the_terminal_lacks_are_replaced(tmp_path: Path) -> None
         outputs.append(done.stdout)
     assert "Größe ? 3" in outputs[1].decode("latin-1")
     assert json.loads(outputs[2])[0]["name"] == "Größe → 3"
+
+
+def test_a_field_that_is_refused_is_named_with_what_it_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ValidationFailed.of("workflow", "invalid_value", message="Takes a slug.", where="query")
+    with pytest.raises(SystemExit), _print_errors():
+        raise error
+    assert capsys.readouterr().err == "workflow: Takes a slug.\n"

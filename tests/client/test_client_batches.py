@@ -115,7 +115,7 @@ def test_a_number_that_json_lacks_is_refused_by_its_member(number: float) -> Non
 
 
 def parts_of(body: bytes, content_type: str) -> dict[str, bytes]:
-    """The parts of a multipart body, read by the standard library."""
+    """Return the parts of a multipart body, read by the standard library."""
     message = email.message_from_bytes(f"Content-Type: {content_type}\r\n\r\n".encode() + body)
     return {
         str(part.get_param("name", header="content-disposition")): part.get_payload(decode=True)

@@ -63,7 +63,7 @@ class Called:
 
 @pytest.fixture
 def called() -> Iterator[Called]:
-    """A server that answers everything and keeps what it was asked."""
+    """Yield a server that answers every request and keeps it."""
     called = Called()
     thread = threading.Thread(target=called.server.serve_forever)
     thread.start()

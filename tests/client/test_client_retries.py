@@ -19,14 +19,14 @@ KEY = "nsk_local_secretsecret"
 TAKEN = {"accepted": 1, "duplicates": 0, "event_count": 1, "data": [], "frame_count": 1}
 SESSION = {"id": "ses_1", "status": "recording"}
 BUSY = Answer(429, {"code": "rate_limited", "detail": "Slower.", "request_id": "req_1"}, {"Retry-After": "1"})
-AWAY = Answer(503, {"code": "unavailable", "detail": "The database does not answer."})
+AWAY = Answer(503, {"code": "unavailable", "detail": "The database does not answer."}, {"Retry-After": "0"})
 BROKEN = Answer(None)
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
 
 
 @contextmanager
 def served(*answers: Answer, patience_s: float = 60.0) -> Iterator[tuple[Client, list[Received]]]:
-    """A client of a receiver with these answers, and what the receiver got."""
+    """Yield a client of a receiver with these answers, and what the receiver got."""
     with running_receiver(*answers) as receiver, Client(receiver.url, KEY, patience_s=patience_s) as client:
         yield client, receiver.received
 
@@ -292,9 +292,48 @@ def test_a_list_takes_no_limit_since_it_yields_everything() -> None:
 
 
 def test_waiting_ends_with_what_to_check() -> None:
-    stopped = Answer(200, {"id": "ses_1", "status": "stopped"})
+    stopped = Answer(200, {"id": "ses_1", "status": "stopped", "seal_error": None})
     with served(stopped) as (client, _), pytest.raises(TookTooLong, match="Check that Dagster runs"):
         client.wait_sealed("ses_1", timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("state", "sentence"),
+    [
+        ({"status": "recording"}, "It is recording, and only stopped sessions are sealed: stop it."),
+        (
+            {"status": "stopped", "seal_error": {"code": "rows_differ"}},
+            "It was set aside (rows_differ); the operator's command: recorder sessions quarantined.",
+        ),
+    ],
+)
+def test_waiting_for_a_session_that_cannot_be_sealed_says_why(state: dict[str, Any], sentence: str) -> None:
+    answer = Answer(200, {"id": "ses_1", "seal_error": None, **state})
+    with served(answer) as (client, _), pytest.raises(TookTooLong) as raised:
+        client.wait_sealed("ses_1", timeout_s=0.1)
+    assert str(raised.value) == f"ses_1 is not sealed within 0.1 s. {sentence}"
+
+
+def test_a_503_that_waiting_does_not_help_is_not_repeated() -> None:
+    answer = Answer(503, {"code": "unavailable", "detail": "The service has no identity. Ask its operator."})
+    with served(answer) as (client, received), pytest.raises(ApiError) as raised:
+        client.create_export("approve_invoice")
+    assert len(received) == 1
+    assert str(raised.value) == "503 unavailable: The service has no identity. Ask its operator."
+
+
+def test_an_answer_of_another_program_is_named_as_one() -> None:
+    with served(Answer(401, {})) as (client, _), pytest.raises(ApiError) as raised:
+        client.get_workspace()
+    sentence = "401 unknown: Unauthorized. Another program than the service answered; check the address."
+    assert str(raised.value) == sentence
+
+
+def test_a_failure_of_tls_is_named_as_one() -> None:
+    with running_receiver(Answer(200, {})) as receiver:
+        url = receiver.url.replace("http://", "https://")
+        with Client(url, KEY, patience_s=0.1) as client, pytest.raises(Unreachable, match="TLS failed"):
+            client.get_workspace()
 
 
 def test_retries_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:

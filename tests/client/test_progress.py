@@ -24,7 +24,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def export(status: str, done: int = 0, total: int | None = None, **members: Any) -> dict[str, Any]:
-    """An export as GET gives it."""
+    """Return an export as GET gives it."""
     progress = {"shards_done": done, "shards_total": total}
     return {"status": status, "progress": progress, "error": None, **members}
 

@@ -20,7 +20,7 @@ __all__ = ["client", "service"]
 
 @contextmanager
 def lined(service: RunningService, *, patience_s: float = 0.3) -> Iterator[tuple[Client, SwitchedLine]]:
-    """A client with little patience, and the line that it reaches the service over."""
+    """Yield a client with little patience, and the line that it reaches the service over."""
     with (
         switched_line(service.url) as line,
         Client(line.url, service.key, patience_s=patience_s) as client,
@@ -29,14 +29,14 @@ def lined(service: RunningService, *, patience_s: float = 0.3) -> Iterator[tuple
 
 
 def picture(shade: int = 0) -> bytes:
-    """A small PNG file."""
+    """Return a small PNG file."""
     file = io.BytesIO()
     Image.new("RGB", (8, 6), (shade, 0, 0)).save(file, "PNG")
     return file.getvalue()
 
 
 def stored(client: Client, session_id: str) -> dict[str, Any]:
-    """The session, with what decides these tests."""
+    """Return the members of the session that these tests check."""
     session = client.get_session(session_id)
     return {name: session[name] for name in ("status", "event_count", "frame_count")}
 
@@ -201,3 +201,25 @@ def test_events_that_threads_record_at_once_are_stored_once(client: Client) -> N
         for thread in threads:
             thread.join()
     assert stored(client, run.id)["event_count"] == 520
+
+
+def test_items_outside_the_block_are_refused_instead_of_lost(client: Client) -> None:
+    recorder = SessionRecorder(client, "no_block")
+    for record in (lambda: recorder.event("click"), lambda: recorder.frame(picture())):
+        with pytest.raises(RuntimeError, match="records only inside its block"):
+            record()
+    with recorder as run:
+        run.event("click")
+    with pytest.raises(RuntimeError, match="Nothing was recorded"):
+        recorder.event("too_late")
+    with pytest.raises(RuntimeError, match="Nothing was recorded"):
+        recorder.tag("too_late")
+    assert stored(client, run.id)["event_count"] == 1
+
+
+def test_a_recorder_records_one_session(client: Client) -> None:
+    with SessionRecorder(client, "one_block") as run:
+        run.event("click")
+    with pytest.raises(RuntimeError, match=f"has recorded {run.id}"), run:
+        pass
+    assert [session["id"] for session in client.list_sessions(workflow="one_block")] == [run.id]

@@ -20,7 +20,7 @@ DEPLOY = ROOT / "deploy"
 
 
 def load(name: str) -> Any:
-    """A YAML file of the folder."""
+    """Return a YAML file of the folder."""
     return yaml.safe_load((DEPLOY / name).read_text())
 
 

@@ -34,7 +34,7 @@ MATERIALIZED = (
 
 
 def make_key(settings: Settings) -> str:
-    """The key of a fresh workspace."""
+    """Return the key of a fresh workspace."""
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(db, "daemon", region="us", secret=settings.secret, tier="unlimited")
@@ -43,7 +43,7 @@ def make_key(settings: Settings) -> str:
 
 
 def make_client(url: str, key: str) -> httpx.Client:
-    """A client of the API that sends this key."""
+    """Return a client of the API that sends this key."""
     return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"})
 
 
@@ -91,7 +91,7 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """API and Dagster on a folder of their own."""
+    """Yield API and Dagster on a folder of their own."""
     folder = tmp_path_factory.mktemp("deployment")
     settings = Settings.from_env(data_dir=folder / "data")
     key = make_key(settings)
@@ -139,7 +139,7 @@ def seconds_until_sealed(client: httpx.Client, session_id: str, *, patience_s: f
 
 
 def ask_dagster(deployment: Deployment, query: str, **values: Any) -> dict[str, Any]:
-    """The answer of Dagster's own interface."""
+    """Return the answer of Dagster's own interface."""
     body = {"query": query, "variables": values}
     with log_in_to_dagster(Settings.from_env(data_dir=deployment.data), deployment.dagster_url) as dagster:
         # The pages read the code location at their first query, which takes its time beside other tests.
@@ -202,7 +202,7 @@ def wait_for_warnings(deployment: Deployment, codes: set[str]) -> None:
 
 
 def launch(deployment: Deployment, job: str, config: dict[str, Any], **members: Any) -> str:
-    """Launch a run as Dagster's pages do; returns its id.
+    """Start a run as Dagster's pages do; return its id.
 
     Args:
         members: of the selector, beside the job; `tags` are those of the run.

@@ -16,7 +16,7 @@ PASSING, REFUSED = b"\x9b2J\x9d0;owned\ttab", b"\x1b[31mred"
 
 
 def send_raw(url: str, head: bytes) -> bytes:
-    """The answer to a request that no client library would send."""
+    """Return the answer to a request that no client library would send."""
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port), timeout=20) as connection:
         connection.sendall(head + b"\r\nConnection: close\r\n\r\n")

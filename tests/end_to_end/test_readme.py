@@ -33,12 +33,12 @@ _PATIENCE_S = 120
 
 
 def examples(page: Path, language: str) -> str:
-    """All blocks of a page in one language, in order."""
+    """Return all blocks of a page in one language, in order."""
     return "\n".join(text for name, text in _BLOCK.findall(page.read_text()) if name == language)
 
 
 def languages(page: Path) -> list[str]:
-    """The languages of a page's examples, in the order in which they first appear."""
+    """Return the languages of a page's examples, in the order in which they first appear."""
     result = dict.fromkeys(name for name, _ in _BLOCK.findall(page.read_text()))
     return [name for name in result if name in COMMANDS]
 
@@ -54,7 +54,7 @@ class Deployment:
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """API and Dagster on a folder of their own; `python` and `recorder` are those of this checkout."""
+    """Yield API and Dagster on a folder of their own; `python` and `recorder` are those of this checkout."""
     data = tmp_path_factory.mktemp("deployment")
     commands = tmp_path_factory.mktemp("commands")
     make_command(commands / "python", f'"{sys.executable}" "$@"')
@@ -78,7 +78,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 
 def make_command(path: Path, line: str) -> None:
-    """A command of one line."""
+    """Return a command of one line."""
     path.write_text(f"#!/bin/sh\nexec {line}\n")
     path.chmod(0o755)
 

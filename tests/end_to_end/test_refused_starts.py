@@ -21,7 +21,7 @@ _RELEASE = "another release, whose data this one cannot read"
 
 
 def make_foreign(data: Path) -> Settings:
-    """A deployment of another release."""
+    """Return a deployment of another release."""
     runtime = make_runtime(data)
     runtime.close()
     engine = create_engine(runtime.settings.database_url)
@@ -32,7 +32,7 @@ def make_foreign(data: Path) -> Settings:
 
 
 def check_log(data: Path, sentence: str) -> None:
-    """Every line of the API's log is JSON, and the last one says why it did not start."""
+    """Check that every line of the API's log is JSON, and that the last one says why it did not start."""
     text = (data / "logs" / "api.log").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert sentence in lines[-1]["event"] and lines[-1]["level"] == "error"

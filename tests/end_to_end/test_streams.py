@@ -39,7 +39,7 @@ SOON = StreamTimes(poll_s=0.2)
 def two_services(
     folder: Path, times: StreamTimes, **chosen: str
 ) -> Iterator[tuple[StreamService, StreamService]]:
-    """Two services on one deployment."""
+    """Yield two services on one deployment."""
     with (
         streaming_service(folder, times=times, **chosen) as first,
         streaming_service(folder, times=times, **chosen) as other,
@@ -49,7 +49,7 @@ def two_services(
 
 @contextmanager
 def one_key_for_both(services: tuple[StreamService, StreamService]) -> Iterator[tuple[Streamer, Streamer]]:
-    """The same key at either service."""
+    """Yield the same key at either service."""
     first, other = services
     with first.streamer() as here, connected(other.url, here.key.key) as http:
         yield here, Streamer(other.url, here.key, http)
@@ -133,7 +133,7 @@ def read_some(streamer: Streamer, session_id: str, positions: list[int]) -> list
 
 
 def make_deployment(data: Path) -> NewKey:
-    """A data folder with a workspace, and its key."""
+    """Return a data folder with a workspace, and its key."""
     settings = make_settings(data)
     runtime = Runtime.open(settings)
     with runtime.database.transaction(write=True) as db:
@@ -144,7 +144,7 @@ def make_deployment(data: Path) -> NewKey:
 
 @contextmanager
 def recorder_up(data: Path, key: NewKey) -> Iterator[tuple[subprocess.Popen[str], Streamer]]:
-    """`recorder up` without Dagster, in a process of its own."""
+    """Yield `recorder up` without Dagster, in a process of its own."""
     port = choose_child_port("127.0.0.1", 0, option="--port")
     with start_up(data, "--no-dagster", "--port", str(port), folder=data.parent) as process:
         try:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def recorder_up(data: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """`recorder up` in a process of its own, started from another folder; with the address of its API."""
+    """Yield `recorder up`, started as a process from another folder, with the address of its API."""
     port = choose_child_port("127.0.0.1", 0, option="--port")
     with start_up(data, "--port", str(port), *options, folder=data.parent) as process:
         try:
@@ -61,7 +61,7 @@ def wait_ready(url: str, process: subprocess.Popen[str]) -> None:
 
 
 def api_process(data: Path) -> int:
-    """Id of the API's process."""
+    """Return the id of the API's process."""
     return next(pid for pid, command in processes_of(data).items() if "uvicorn" in command)
 
 
@@ -147,7 +147,7 @@ def test_a_block_of_code_gets_a_service_for_itself(tmp_path: Path) -> None:
 
 
 def delivery_process(data: Path) -> int:
-    """Id of the delivery loop's process."""
+    """Return the id of the delivery loop's process."""
     return next(pid for pid, command in processes_of(data).items() if "recorder.cli deliver" in command)
 
 

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Client, Path, dict[str, str]]]:
-    """API and delivery loop on a folder of their own: a client, the folder, and what a shell needs."""
+    """Yield API and delivery loop on a folder of their own: a client, the folder, and what a shell needs."""
     data = tmp_path_factory.mktemp("deployment")
     settings = Settings.from_env({}, data_dir=data)
     runtime = Runtime.open(settings)
@@ -37,7 +37,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Clien
 
 @contextmanager
 def listening(variables: dict[str, str], *options: str) -> Iterator[subprocess.Popen[str]]:
-    """`recorder webhooks listen`, once it says that it listens."""
+    """Yield `recorder webhooks listen`, once it says that it listens."""
     command = [sys.executable, "-m", "recorder.cli", "webhooks", "listen", *options]
     environment = {"PATH": os.environ["PATH"], **variables}  # noqa: TID251
     pipe = subprocess.PIPE
@@ -109,7 +109,7 @@ def test_with_a_secret_nothing_is_registered_and_what_it_does_not_sign_is_refuse
 
 @pytest.fixture
 def unused_port() -> int:
-    """A port that nothing listens on."""
+    """Return a port that nothing listens on."""
     return choose_child_port("127.0.0.1", 0, option="--port")
 
 
@@ -129,6 +129,6 @@ def test_a_delivery_loop_that_crashed_comes_back(tmp_path: Path) -> None:
 
 
 def delivery_process(data: Path) -> int | None:
-    """Id of the delivery loop's process."""
+    """Return the id of the delivery loop's process."""
     result = (pid for pid, command in processes_of(data).items() if "recorder.cli deliver" in command)
     return next(result, None)

@@ -14,11 +14,11 @@ __all__ = ["copy", "many_buckets", "on_either_engine", "originals"]
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def on_either_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment with a workspace, on SQLite and on PostgreSQL."""
+    """Yield a deployment with a workspace, on SQLite and on PostgreSQL."""
     yield from open_on_either_engine(request, tmp_path, tier="default")
 
 
 @pytest.fixture
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few sessions make many shards."""
+    """Set buckets so small that a few sessions make many shards."""
     monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)

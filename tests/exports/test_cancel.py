@@ -24,7 +24,7 @@ from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 @pytest.fixture
 def runtime(on_either_engine: Runtime, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    """A deployment on either engine, with small shards."""
+    """Return a deployment on either engine, with small shards."""
     monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
     return on_either_engine
 
@@ -57,7 +57,7 @@ def call_off(runtime: Runtime, row: ExportRow) -> ExportRow:
 
 
 def told(runtime: Runtime, row: ExportRow) -> tuple[list[str], int]:
-    """The events of an export, and how often its end was recorded."""
+    """Return the events of an export, and how often its end was recorded."""
     with runtime.database.transaction(write=False) as db:
         events = db.exec(select(OutboxRow).where(OutboxRow.subject_id == row.id).order_by(OutboxRow.id)).all()
         entries = db.exec(

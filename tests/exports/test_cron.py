@@ -26,7 +26,7 @@ LINES = [
 
 
 def ticks(line: str, timezone: str, count: int) -> list[datetime]:
-    """The first instants after the start."""
+    """Return the first instants after the start."""
     cron, result = parse_cron(line, timezone), [START]
     for _ in range(count):
         result.append(cron.next_after(result[-1]))
@@ -96,5 +96,5 @@ def test_the_last_tick_in_an_hour_that_comes_twice_is_the_one_that_came() -> Non
     ],
 )
 def test_what_names_no_time_is_refused(line: str, zone: str) -> None:
-    with pytest.raises(InvalidCron, match="five fields"):
+    with pytest.raises(InvalidCron, match=r"five fields|time zone is unknown"):
         parse_cron(line, zone)

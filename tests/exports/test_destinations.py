@@ -33,7 +33,7 @@ _AZURE = {"kind": "azure_blob", "account": "acme", "container": "data"}
 
 
 def read(destination: dict[str, Any]) -> dict[str, Any]:
-    """The destination as it is stored."""
+    """Return the destination as it is stored."""
     body = {"workflow": "checkout", "format": "parquet", "destination": destination}
     return ExportCreate.model_validate(body).destination.model_dump(exclude_none=True)
 

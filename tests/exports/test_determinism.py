@@ -34,7 +34,7 @@ _ELSEWHERE = {"kind": "local", "path": "elsewhere"}
 
 
 def _recordings(count: int) -> Iterator[Recording]:
-    """Sessions with nulls in every nullable column, in changing neighbourhoods."""
+    """Yield sessions with nulls in every nullable column, in changing neighbourhoods."""
     for number in range(count):
         yield Recording(
             events=[(t_ms * 7 % 4_000, "click" if t_ms % 5 else "scroll") for t_ms in range(100)],
@@ -55,7 +55,7 @@ def _rearrange(folder: Path, how: str) -> None:
 
 @pytest.fixture(scope="module")
 def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The same sessions as many small files, as few large ones, and ordered through the whole table."""
+    """Return equal sessions as many small files, as few large ones, and ordered through the whole table."""
     root = tmp_path_factory.mktemp("layouts")
     runtime = make_runtime(root / "small")
     recordings = list(_recordings(60))

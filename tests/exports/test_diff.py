@@ -27,7 +27,7 @@ def runtime(tmp_path: Path) -> Runtime:
 
 
 def compared(runtime: Runtime, newer: Path, older: Path) -> ExportComparison:
-    """Two exports by their folders."""
+    """Return two exports by their folders."""
     with runtime.database.transaction(write=False) as db:
         rows = [db.get_one(ExportRow, folder.name) for folder in (newer, older)]
     return compare_exports(runtime, *rows)
@@ -43,7 +43,7 @@ def change(runtime: Runtime, session_id: str, **values: Any) -> None:
 
 
 def told(result: ExportComparison) -> set[tuple[str, str, str]]:
-    """The sessions that are named."""
+    """Return the ids of the sessions that are named."""
     page, _ = result.page(after_id=None, limit=100)
     return {(change.session_id, change.change, change.cause) for change in page}
 

@@ -22,7 +22,7 @@ OTHER = "wsp_01k0000000000000000000000b"
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Runtime:
-    """A deployment with a sealed session."""
+    """Return a deployment with a sealed session."""
     runtime = make_runtime(tmp_path)
     seal(runtime, [Recording()])
     return runtime

@@ -64,7 +64,7 @@ def test_a_run_that_stood_still_removes_nothing_of_the_export_that_was_completed
         run_export(runtime, row.id, owner="first", executor=Stopping())
 
     def _stand_still(*arguments: Any) -> Destination:
-        """The moment between the claim and the first removal."""
+        """Pause between the claim and the first removal."""
         monkeypatch.undo()
         let_lease_run_out(runtime, row)
         assert run_export(runtime, row.id, owner="third").status == "completed"
@@ -85,7 +85,7 @@ def test_a_run_that_stood_still_writes_no_manifest_over_that_of_another(
     inodes: list[int] = []
 
     def _stand_still(*arguments: Any) -> Any:
-        """The moment between the last shard and the manifest."""
+        """Pause between the last shard and the manifest."""
         monkeypatch.undo()
         let_lease_run_out(runtime, row)
         assert run_export(runtime, row.id, owner="second").status == "completed"
@@ -198,6 +198,6 @@ def test_exports_that_run_in_vain_or_come_in_masses_keep_nobody_out(runtime: Run
 
 
 def ask_for_one(runtime: Runtime) -> ExportRow:
-    """An export of one session."""
+    """Create an export of one session."""
     seal(runtime, [Recording()])
     return ask(runtime)

@@ -129,7 +129,7 @@ def _add_bytes(folder: Path) -> None:
 
 
 def _exchange_rows(folder: Path) -> None:
-    """Other rows, with a manifest that was made to fit: only the row set differs."""
+    """Replace rows and make a manifest that fits: only the row set differs."""
     path = next(folder.glob("data/workflow=checkout/events-*"))
     pl.read_parquet(path).with_columns(payload=pl.lit("{}")).write_parquet(path)
     _fit_manifest(folder, path)
@@ -227,7 +227,7 @@ def test_a_destination_reads_back_whole_and_in_parts(tmp_path: Path, url: str) -
 
 
 def test_verification_needs_nothing_of_the_service() -> None:
-    """It is part of the library, which a training environment installs without the service's packages."""
+    # The library verifies datasets: a training environment installs it without the service's packages.
     blocked = "import sys; sys.modules.update(dict.fromkeys(['sqlmodel', 'deltalake', 'fastapi', 'dagster']))"
     command = [sys.executable, "-c", f"{blocked}; import recorder.exports.verify"]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2])

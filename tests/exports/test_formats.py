@@ -42,13 +42,13 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 @pytest.fixture(scope="module")
 def folders(runtime: Runtime) -> dict[str, Path]:
-    """The same request in every format."""
+    """Return the folders of the same request in every format."""
     body: dict[str, Any] = {"workflow": ["checkout", "login"], "filter": {"until": "2026-06-01T00:00:00Z"}}
     return {format: export(runtime, format=format, **body) for format in FORMATS}
 
 
 def _lake(runtime: Runtime, kind: Any) -> list[Row]:
-    """Rows that sealing left, by workflow, session and position."""
+    """Return the rows that sealing left, by workflow, session and position."""
     rows = runtime.lake.scan(kind, Tenant(WORKSPACE, "live")).collect()
     return rows.sort("workflow", "session_id", "seq").to_dicts()
 
@@ -157,7 +157,7 @@ def long_runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 
 def _expected_frames(frames: list[Row], sampling: dict[str, Any], keep_actions: bool) -> list[str]:
-    """The rules of the specification, frame by frame."""
+    """Return the frames that the rules of the specification choose, frame by frame."""
     results, slots = [], set()
     for frame in frames:
         slot = frame["session_id"], frame["t_ms"] // sampling.get("interval_ms", 1)

@@ -18,7 +18,7 @@ _MIB = 1024 * 1024
 
 
 def pieces(seed: int) -> Iterator[bytes]:
-    """A few MiB in pieces of very different sizes, empty ones among them."""
+    """Yield a few MiB in pieces of very different sizes, empty ones among them."""
     drawn = random.Random(seed)
     for _ in range(40):
         yield drawn.randbytes(drawn.choice([0, 1, 56, 4_000, 300_000, _MIB - 1, _MIB, 2 * _MIB + 7]))
@@ -133,7 +133,7 @@ class Slow:
         self.closed = False
 
     def fileno(self) -> int:
-        """The file's own."""
+        """Return the descriptor of the file."""
         return self._file.fileno()
 
     def write(self, data: bytes) -> int:
@@ -142,7 +142,7 @@ class Slow:
         return self._file.write(data)
 
     def flush(self) -> None:
-        """Hand on."""
+        """Pass the data on."""
         self._file.flush()
 
 

@@ -32,7 +32,7 @@ def add_export(runtime: Runtime, dataset: str, status: str, **values: Any) -> No
 
 @pytest.fixture
 def runtime(on_either_engine: Runtime) -> Runtime:
-    """A deployment with exports in every state, and a recipe without one."""
+    """Return a deployment with exports in every state, and a recipe without one."""
     add_export(on_either_engine, "queued", "queued")
     add_export(on_either_engine, "running", "running")
     add_export(on_either_engine, "expired", "completed", expired_at=clock.now())

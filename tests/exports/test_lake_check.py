@@ -29,7 +29,7 @@ PLAIN = Recording(outcome=None, actor_kind=None)
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """Sessions that differ in everything that a filter may ask for."""
+    """Yield sessions that differ in everything that a filter may ask for."""
     opened = make_runtime(tmp_path_factory.mktemp("deployment"))
     recordings = [
         Recording(
@@ -50,7 +50,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 
 def completed(runtime: Runtime, **body: Any) -> ExportRow:
-    """A dataset, to be spoiled."""
+    """Return a dataset that the test may damage."""
     return run_export(runtime, ask(runtime, **body).id, owner="test")
 
 
@@ -59,7 +59,7 @@ def check(runtime: Runtime, row: ExportRow, **options: Any) -> LakeReport:
 
 
 def events_file(runtime: Runtime, row: ExportRow) -> Path:
-    """The only file of events."""
+    """Return the only file of events."""
     (path,) = folder_of(runtime, row).rglob("events-*.parquet")
     return path
 

@@ -30,7 +30,7 @@ def runtime(tmp_path: Path) -> Runtime:
 
 
 def sealed(runtime: Runtime) -> list[str]:
-    """Sessions with these values, and one that has none."""
+    """Return sessions with these values, and one that has none."""
     return seal(runtime, [Recording(replayability=share) for share in _SHARES])
 
 
@@ -44,13 +44,13 @@ def store(runtime: Runtime, session_id: str, **columns: Any) -> None:
 
 
 def read(runtime: Runtime, export: ExportRow) -> ExportRow:
-    """The row now."""
+    """Return the row as it is now."""
     with runtime.database.transaction(write=False) as db:
         return db.get_one(ExportRow, export.id)
 
 
 def waits(runtime: Runtime, export: ExportRow) -> bool:
-    """True if neither a run of its own nor the run for small exports may take the export."""
+    """Return whether neither a run of its own nor the run for small exports may take the export."""
     with runtime.database.transaction(write=False) as db:
         is_due = export.id in [row.id for row in list_due_exports(db, limit=9)]
     claimed = claim_next_small_export(runtime.database, "small", [], {})

@@ -31,7 +31,7 @@ TEN_ROWS = replace(TIERS["trial"], name="ten_rows", exported_rows=10)
 def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Runtime]:
-    """A deployment whose workspace may export ten rows a month."""
+    """Yield a deployment whose workspace may export ten rows a month."""
     monkeypatch.setitem(TIERS, TEN_ROWS.name, TEN_ROWS)
     yield from open_on_either_engine(request, tmp_path, tier=TEN_ROWS.name)
 

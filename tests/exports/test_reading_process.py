@@ -29,7 +29,7 @@ def test_a_reading_process_finds_what_the_check_itself_finds(
 
 
 def test_a_page_that_takes_more_memory_than_a_file_may_have_is_named(copy: Callable[[str], Path]) -> None:
-    """A file of some kilobytes, whose hashes match, decodes to half a gigabyte."""
+    # A file of some kilobytes, whose hashes match, decodes to half a gigabyte.
     folder = copy("parquet")
     path = file_of_rows(folder)
     row = pq.read_table(path).slice(0, 1)

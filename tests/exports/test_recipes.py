@@ -62,7 +62,7 @@ class Kitchen:
         )
 
     def make_due(self, name: str = "nightly", *, ago: timedelta = timedelta(days=3)) -> None:
-        """Advance the clock without a tick."""
+        """Move the clock past the due time without a tick."""
         with self.runtime.database.transaction(write=True) as db:
             row = db.get_one(RecipeRow, (self.workspace_id, "live", name))
             row.next_at -= ago
@@ -95,7 +95,7 @@ def kitchen(tmp_path: Path) -> Iterator[Kitchen]:
 
 @pytest.fixture(scope="module")
 def spotless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kitchen]:
-    """One in which nothing is ever kept."""
+    """Yield a deployment in which no garbage is ever kept."""
     runtime = make_runtime(tmp_path_factory.mktemp("spotless"))
     yield Kitchen(runtime)
     runtime.close()
@@ -374,6 +374,11 @@ def test_a_name_is_taken_once(kitchen: Kitchen) -> None:
 def test_a_cron_line_without_five_fields_is_told_how_many_it_has() -> None:
     with pytest.raises(InvalidCron, match=r"^This line has 1 field\. A cron line has five fields"):
         parse_cron("nonsense", "UTC")
+
+
+def test_an_unknown_time_zone_is_refused_without_words_about_the_line() -> None:
+    with pytest.raises(InvalidCron, match=r"^The time zone is unknown; give a name .* Europe/Berlin\.$"):
+        parse_cron("0 6 * * *", "Mars/Olympus")
 
 
 def test_what_is_wrong_is_told_in_a_sentence_without_the_value() -> None:

@@ -19,7 +19,7 @@ _DAILY = ("--cron", "0 6 * * *", "--timezone", "Europe/Berlin")
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """A deployment with one workspace."""
+    """Yield a deployment with one workspace."""
     opened = make_runtime(tmp_path_factory.mktemp("deployment"))
     with opened.database.transaction(write=True) as db:
         made = create_workspace(db, "acme", region="us", secret=opened.settings.secret)
@@ -29,7 +29,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
 
 
 def run(runtime: Runtime, *words: str) -> Any:
-    """A command on this deployment."""
+    """Run a command on this deployment."""
     return CliRunner().invoke(command_line, ["recipes", *words, "--data", str(runtime.settings.data_dir)])
 
 

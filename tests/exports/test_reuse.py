@@ -26,7 +26,7 @@ def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reused(manifest: dict[str, Any]) -> set[str | None]:
-    """The exports of which files were copied."""
+    """Return the exports from which files were copied."""
     return {shard["reused_from"] for shard in manifest["shards"]}
 
 

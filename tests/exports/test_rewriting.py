@@ -42,17 +42,17 @@ class Killed(BaseException):
 
 
 def files_of(folder: Path) -> set[str]:
-    """The paths of all files of a folder."""
+    """Return the paths of all files of a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 def sessions_of(file: Path) -> list[str]:
-    """The sessions of a file of events."""
+    """Return the sessions of a file of events."""
     return sorted(set(pl.read_parquet(file)["session_id"]))
 
 
 def indexed(runtime: Runtime, export_id: str) -> set[str]:
-    """The sessions that the index has of an export."""
+    """Return the sessions that the index has of an export."""
     with runtime.database.transaction(write=False) as db:
         rows = select(ExportSessionRow.session_id).where(ExportSessionRow.export_id == export_id)
         return set(db.exec(rows))
@@ -297,7 +297,7 @@ def test_a_damaged_plan_of_an_earlier_release_holds_up_no_other_export(on_either
 
 
 def test_two_sessions_that_are_purged_one_after_the_other_leave_together(on_either_engine: Runtime) -> None:
-    """The rows of the second are gone from the lake before the first is removed from the files."""
+    # The rows of the second session leave the lake before the first one is removed from the files.
     runtime = on_either_engine
     ids = seal(runtime, [Recording(frames=[0]) for _ in range(6)])
     folder = export(runtime)

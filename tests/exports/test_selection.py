@@ -259,7 +259,7 @@ def index(runtime: Runtime, words: dict[str, str]) -> list[str]:
 
 
 def path_of(runtime: Runtime, session_id: str) -> str:
-    """The id of the path that a session took."""
+    """Return the id of the path that a session took."""
     with runtime.database.transaction(write=False) as db:
         taken = select(SessionPathRow.trace_key).where(SessionPathRow.session_id == session_id)
         statement = (

@@ -23,7 +23,7 @@ _ACTORS = 12
 
 @pytest.fixture(scope="module")
 def actors() -> dict[str, str | None]:
-    """The actor of each session; the last ones have none."""
+    """Return the actor of each session; the last ones have none."""
     return {}
 
 
@@ -42,7 +42,7 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, actors: dict[str, str | No
 
 
 def _parts(rows: list[Row]) -> dict[str, str]:
-    """The part of each session; a session in two parts fails."""
+    """Return the part of each session; a session in two parts fails."""
     values: dict[str, str] = {}
     for row in rows:
         assert values.setdefault(row["session_id"], row["split"]) == row["split"]

@@ -90,7 +90,7 @@ def test_no_plan_that_names_a_dropped_session_is_left(
     delete(runtime, deleted)
 
     def _end_run(*_: object) -> None:
-        """The moment between storing the shorter plan and deleting the one before."""
+        """Stop between storing the shorter plan and deleting the one before."""
         raise Stopped
 
     monkeypatch.setattr(Blobs, "delete", _end_run)

@@ -27,7 +27,7 @@ def export_recorded(folder: Path, kind: str) -> Disk:
 
 
 def published(disk: Disk, root: Path) -> dict[str, int]:
-    """Inode of each file of the exports, by path."""
+    """Return the inode of each file of the exports, by path."""
     return {str(path): path.stat().st_ino for path in root.rglob("*") if path.is_file()}
 
 

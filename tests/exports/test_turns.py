@@ -49,7 +49,7 @@ OTHER = "wsp_other"
 
 @pytest.fixture
 def runtime(on_either_engine: Runtime) -> Runtime:
-    """A deployment of two workspaces with a session each."""
+    """Return a deployment of two workspaces with a session each."""
     with on_either_engine.database.transaction(write=True) as db:
         db.add(WorkspaceRow(id=OTHER, name="other", region="us", tier="default", created_at=START))
     for workspace_id in (WORKSPACE, OTHER):
@@ -92,7 +92,7 @@ def set_replayability(runtime: Runtime, **columns: Any) -> None:
 
 
 def awaiting(runtime: Runtime, workspace_id: str, count: int) -> list[str]:
-    """Exports that wait for the replayability of a session."""
+    """Return the exports that wait for the replayability of a session."""
     set_replayability(runtime, replayability=None, replayability_at=None)
     rows = [ask(runtime, workspace_id, filter={"min_replayability": 0.5}) for _ in range(count)]
     assert {row.awaited_sessions for row in rows} == {1}
@@ -100,7 +100,7 @@ def awaiting(runtime: Runtime, workspace_id: str, count: int) -> list[str]:
 
 
 def counted(runtime: Runtime, export_ids: Sequence[str]) -> list[str]:
-    """Those that were counted again."""
+    """Return the exports that were counted again."""
     with runtime.database.transaction(write=False) as db:
         statement = select(ExportRow.id).where(
             col(ExportRow.id).in_(export_ids), col(ExportRow.awaited_counted_at).is_not(None)

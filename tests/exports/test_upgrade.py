@@ -29,7 +29,7 @@ from tests.support.sealed_sessions import WORKSPACE, Recording, seal
 
 @pytest.fixture
 def runtime(on_either_engine: Runtime) -> Runtime:
-    """A deployment on either engine."""
+    """Return a deployment on either engine."""
     return on_either_engine
 
 

@@ -92,7 +92,7 @@ def test_a_sample_under_another_name_is_found(copy: Callable[[str], Path]) -> No
 
 
 def _renamed(data: bytes, old: bytes, new: bytes) -> bytes:
-    """The archive with the names of headers changed, and their sums with them."""
+    """Return the archive with changed names in its headers, and checksums that fit."""
     blocks = [data[start : start + 512] for start in range(0, len(data), 512)]
     for index, block in enumerate(blocks):
         if block.startswith(old) and block[257:262] == b"ustar":
@@ -102,7 +102,7 @@ def _renamed(data: bytes, old: bytes, new: bytes) -> bytes:
 
 
 def test_arrow_buffers_are_not_taken_at_their_word(copy: Callable[[str], Path]) -> None:
-    """Offsets that lead out of their buffer would be read as they are."""
+    # Offsets that point outside of their buffer must be refused, not read.
     folder = copy("arrow")
     path = file_of_rows(folder)
     data = bytearray(path.read_bytes())

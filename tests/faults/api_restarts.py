@@ -45,7 +45,7 @@ class Lives:
 
 @contextmanager
 def api_lives(settings: Settings) -> Iterator[Lives]:
-    """An API on these settings that can be killed while the block runs."""
+    """Yield an API on these settings that can be killed while the block runs."""
     host, port = "127.0.0.1", choose_child_port("127.0.0.1", 0, option="--port")
     options = api_command(settings, {}, ROOT, host, port).arguments[3:]  # without `python -m uvicorn`
     with subprocess.Popen(

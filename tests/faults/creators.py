@@ -73,7 +73,7 @@ class _Client:
         self.broken = 0
 
     def create(self, key: str) -> str:
-        """The id that a create is answered with, sent as often as it takes."""
+        """Create an export, with repeats as they are needed, and return its id."""
         body = orjson.dumps({"workflow": "checkout", "start": True, "metadata": {"key": key}})
         while True:
             try:

@@ -27,7 +27,7 @@ _Result = TypeVar("_Result")
 
 
 def open_lake(folder: str) -> Lake:
-    """The lake with few files in a partition, and without the time that readers get."""
+    """Return the lake with few files in a partition, and without the time that readers get."""
     times = LakeTimes(removed_files=timedelta(0), versions=timedelta(0), log_entries=timedelta(0))
     return Lake(folder, compact_at_files=5, checkpoint_every=10, times=times)
 

@@ -104,7 +104,7 @@ class Recorder(threading.Thread):
             self._connection = None
 
     def read_back(self) -> list[int]:
-        """The number of every event that the session holds, in its order."""
+        """Return the number of every event that the session holds, in its order."""
         connection = http.client.HTTPConnection(self.lives.host, self.lives.port, timeout=120)
         headers = {"Authorization": f"Bearer {self.target.key}", "Accept": "application/x-ndjson"}
         connection.request("GET", self.target.path, headers=headers)

@@ -53,12 +53,12 @@ def kill_again_and_again(
 
 
 def share() -> int:
-    """Batches that a life must bring in for the sum to come out."""
+    """Return the number of batches that a life must store to reach the sum."""
     return max(1, EVENTS // BATCH // max(1, KILLS))
 
 
 def acknowledged(recorders: list[Recorder]) -> int:
-    """Events that were acknowledged until now."""
+    """Return the events that were acknowledged until now."""
     return sum(recorder.acknowledged for recorder in recorders) * BATCH
 
 
@@ -73,7 +73,7 @@ def wait_for_progress(recorders: list[Recorder], events: int) -> None:
 
 
 def count_events(recorders: list[Recorder]) -> EventCounts:
-    """Every event read back over HTTP and held against what was acknowledged."""
+    """Count every event that is read back over HTTP and was acknowledged."""
     lost = double = unknown = 0
     for recorder in recorders:
         sent = range(recorder.acknowledged * BATCH)

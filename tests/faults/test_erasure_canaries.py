@@ -160,7 +160,7 @@ CHANGING_FILES = {
 
 @pytest.fixture(scope="module")
 def service(database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """The application on either engine; PostgreSQL packs long values so that words in them stay readable."""
+    """Yield the application on either engine; PostgreSQL packs long values so that words stay readable."""
     if not database_url.startswith("sqlite"):
         with closing(psycopg.connect(database_url, autocommit=True)) as connection:
             name = database_url.rpartition("/")[2]

@@ -87,7 +87,7 @@ class Lives:
 def lives_of(
     folder: Path, database_url: str, *, launcher: str = "export_launcher", lease_ms: int = _LEASE_MS
 ) -> Iterator[Lives]:
-    """Lives in the deployment of a folder."""
+    """Yield lives in the deployment of a folder."""
     command = [sys.executable, "-m", f"tests.faults.{launcher}"]
     with subprocess.Popen(
         [*command, str(folder), database_url, str(lease_ms)],
@@ -105,7 +105,7 @@ def lives_of(
 
 @pytest.fixture
 def deployment(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment with sealed sessions whose exports have some dozen shards."""
+    """Yield a deployment with sealed sessions whose exports have some dozen shards."""
     runtime = make_runtime(tmp_path, database_url=database_url)
     seal(runtime, [Recording(frames=[0, 600]) for _ in range(40)])
     yield runtime
@@ -137,7 +137,7 @@ def test_a_killed_export_is_ended_by_the_next_run(deployment: Runtime, tmp_path:
 
 
 def ask_for(runtime: Runtime, path: str) -> ExportRow:
-    """An export to a folder of this name."""
+    """Create an export to a folder of this name."""
     return ask(runtime, destination={"kind": "local", "path": path})
 
 

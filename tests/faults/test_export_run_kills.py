@@ -42,7 +42,7 @@ _PATIENCE_S = 150.0
 
 @contextmanager
 def running_daemon(runtime: Runtime, folder: Path) -> Iterator[dg.DagsterInstance]:
-    """Dagster's daemon on this deployment, and its instance; what it started ends with it."""
+    """Yield Dagster's daemon on this deployment, and its instance; what it started ends with it."""
     variables = make_service_child_environment(runtime.settings, ROOT)
     home, storage = variables["DAGSTER_HOME"], Path(variables["RECORDER_DAGSTER_DIR"])
     storage.mkdir(parents=True, exist_ok=True)

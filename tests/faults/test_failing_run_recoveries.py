@@ -53,7 +53,7 @@ class App:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
-    """A service with a recording of each kind of run."""
+    """Yield a service with a recording of each kind of run."""
     folder = tmp_path_factory.mktemp("recoveries")
     with running_live_app(folder, create_file(folder)) as (service, port):
         caller = service.make_caller()

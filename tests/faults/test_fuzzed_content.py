@@ -57,7 +57,7 @@ def blobs(tmp_path: Path) -> Blobs:
 
 @pytest.fixture
 def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment on each engine."""
+    """Yield a deployment on each engine."""
     opened = make_runtime(tmp_path, database_url=database_url)
     yield opened
     opened.close()
@@ -169,7 +169,7 @@ def digest_all(
     without_digest: Collection[int],
     over_budget: Sequence[list[FrameRow]] = (),
 ) -> float:
-    """Digest sessions and compare them with what each frame has alone; returns the seconds of the pool.
+    """Check the digests of sessions against those of each frame alone; return the pool's seconds.
 
     Args:
         without_digest: places in each session whose pictures may have no digest.

@@ -71,7 +71,7 @@ def test_a_killed_rewrite_is_ended_by_the_next_one_beside_a_writer(tmp_path: Pat
 
 @contextmanager
 def writer(folder: str, acknowledged: Path) -> Iterator[None]:
-    """A process that adds batches all the time, and is killed at the end."""
+    """Yield a process that adds batches all the time, and is killed at the end."""
     command = [sys.executable, "-m", "tests.faults.lake_launcher", folder, "writer", str(acknowledged)]
     with subprocess.Popen(command, cwd=ROOT) as process:
         try:
@@ -95,7 +95,7 @@ def add_sessions(lake: Lake, number: int) -> tuple[list[str], list[str]]:
 
 
 def count_batches(acknowledged: Path) -> int:
-    """Number of the writer's batches."""
+    """Return the number of the writer's batches."""
     return len(acknowledged.read_text().split())
 
 
@@ -116,7 +116,7 @@ def require_rows(lake: Lake, acknowledged: Path, kept: list[str], gone: list[str
 
 
 def ids_on_disk(lake: Lake) -> set[str]:
-    """Sessions of all complete data files, in use or not."""
+    """Return sessions of all complete data files, in use or not."""
     ids: set[str] = set()
     for path in files_on_disk(lake):
         try:
@@ -127,7 +127,7 @@ def ids_on_disk(lake: Lake) -> set[str]:
 
 
 def require_nothing_left(lake: Lake) -> None:
-    """Require that files of killed runs are gone once they are old, those that were cut off too."""
+    """Require that old files of killed runs are gone, those that were cut off too."""
     old_s = time.time() - _TWO_DAYS_S
     for path in files_on_disk(lake):
         os.utime(path, (old_s, old_s))

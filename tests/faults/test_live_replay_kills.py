@@ -51,7 +51,7 @@ def browser_processes(parent: int) -> list[int]:
 
 
 def calls_of(app: WebApp) -> list[str]:
-    """Paths of the requests that the application was asked for, as `GET /calls` lists them."""
+    """Return the paths of the requests that the application got, as `GET /calls` lists them."""
     calls = httpx.get(f"{app.url}/calls", trust_env=False).json()["calls"]
     return [call["path"] for call in calls]
 
@@ -137,7 +137,7 @@ def test_a_lost_proxy_fails_the_replay(
 
 @contextmanager
 def replay_worker(recorded: Recorded) -> Iterator[subprocess.Popen[bytes]]:
-    """A replay worker of the deployment, as `recorder replay-worker` starts one."""
+    """Yield a replay worker of the deployment, as `recorder replay-worker` starts one."""
     settings = recorded.caller.service.runtime.settings
     command = [sys.executable, "-m", "recorder.cli", "replay-worker", "--places", "1"]
     environment = {**os.environ, **settings.as_env(), "PYTHONPATH": str(ROOT)}  # noqa: TID251
@@ -181,7 +181,7 @@ def test_a_replay_of_a_killed_worker_ends_soon_after_its_lease(recorded: Recorde
 
 @contextmanager
 def killable_api(recorded: Recorded) -> Iterator[tuple[Lives, Caller]]:
-    """An API of the deployment as a process of its own, and a client of it."""
+    """Yield an API of the deployment as a process of its own, and a client of it."""
     service = recorded.caller.service
     with (
         api_lives(service.runtime.settings) as lives,

@@ -79,7 +79,7 @@ def bloat_snapshot(runtime: Runtime, session_id: str) -> None:
 
 @cache
 def large_picture() -> bytes:
-    """A picture that takes 190 MB to decode."""
+    """Return a picture that takes 190 MB to decode."""
     buffer = io.BytesIO()
     Image.new("RGBA", (7_000, 7_000), (10, 20, 30, 255)).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
@@ -110,7 +110,7 @@ def large_workers_killed(runs: Sequence[SealingRun]) -> Iterator[None]:
 
 @pytest.fixture
 def runtime(database_url: str, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment on each engine."""
+    """Yield a deployment on each engine."""
     opened = make_runtime(tmp_path, database_url=database_url)
     yield opened
     opened.close()

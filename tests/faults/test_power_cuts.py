@@ -34,7 +34,7 @@ _PATIENCE_S = 120.0
 
 @contextmanager
 def worker(folder: Path, *options: str) -> Iterator[tuple[Disk, Path, "subprocess.Popen[str]"]]:
-    """A deployment in a process whose writes and syncs are recorded."""
+    """Yield a deployment in a process whose writes and syncs are recorded."""
     data = folder / "data"
     make_settings(data)
     disk, acknowledged = Disk.watch(data, folder), folder / "acknowledged"
@@ -60,7 +60,7 @@ def await_line(acknowledged: Path, wanted: str, process: "subprocess.Popen[str]"
 
 
 def recorded(acknowledged: Path) -> dict[str, int]:
-    """Events of each session that was acknowledged."""
+    """Return events of each session that was acknowledged."""
     lines = [line.split() for line in acknowledged.read_text().splitlines()]
     return {words[0]: int(words[2]) for words in lines if len(words) == 3}
 

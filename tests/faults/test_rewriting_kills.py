@@ -65,7 +65,7 @@ def test_a_killed_purge_is_ended_by_the_next_run(
 
 
 def written(runtime: Runtime, *, kind: str = "local") -> Path:
-    """A finished export; the second one takes over the files of the first."""
+    """Return a finished export; the second one takes over the files of the first."""
     destination = {"kind": kind} | ({"path": "out"} if kind == "local" else {})
     row = run_export(runtime, ask(runtime, destination=destination).id, owner="test")
     return folder_of(runtime, row)

@@ -53,7 +53,7 @@ class Watched:
         self.said.extend(iter(self.process.stderr.readline, ""))
 
     def find(self, child: str) -> int | None:
-        """Id of a child's process; a shell that waits to become it does not count."""
+        """Return the id of a child's process; a shell that waits to become it does not count."""
         groups = {pid: command for pid, command in processes_of(self.data).items() if os.getpgid(pid) == pid}
         groups = {pid: command for pid, command in groups.items() if not command.startswith("/bin/sh")}
         if child == "Dagster webserver":
@@ -62,7 +62,7 @@ class Watched:
         return next((pid for pid, command in groups.items() if CHILDREN[child] in command), None)
 
     def wait_until_said(self, words: str, *, after: int, patience_s: float) -> float:
-        """Seconds until a line begins so, counted from line `after`."""
+        """Return the seconds until a line begins so, counted from line `after`."""
         began = time.monotonic()
         while time.monotonic() - began < patience_s:
             if any(line.startswith(words) for line in self.said[after:]):
@@ -90,7 +90,7 @@ class Watched:
 def watched(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, silence_s: float
 ) -> Iterator[tuple[Watched, str]]:
-    """A deployment whose children all answer, and a key of it."""
+    """Yield a deployment whose children all answer, and a key of it."""
     monkeypatch.setenv("RECORDER_ANSWER_WITHIN", f"{silence_s:g}")
     settings = Settings.from_env({}, data_dir=folder / "data")
     key = make_key(settings)

@@ -146,7 +146,7 @@ def _is_leader(pid: int) -> bool:
 
 @contextmanager
 def counted(data: Path) -> Iterator[Census]:
-    """A census while the block runs, and nothing left when it ends."""
+    """Count the processes during the block, and check that none is left when it ends."""
     census, over = Census(data), threading.Event()
     thread = threading.Thread(target=census.run, args=(over,))
     thread.start()
@@ -161,7 +161,7 @@ def counted(data: Path) -> Iterator[Census]:
 
 
 def _refuse_the_later(first: Up, start: Callable[[], Up], _: random.Random) -> Up:
-    """A second one is started while the first serves."""
+    """Start a second service while the first serves; it must be refused."""
     second = start()
     second.wait_refused(first)
     assert first.is_serving()
@@ -169,7 +169,7 @@ def _refuse_the_later(first: Up, start: Callable[[], Up], _: random.Random) -> U
 
 
 def _start_two_at_once(first: Up, start: Callable[[], Up], chance: random.Random) -> Up:
-    """The first one is killed, and two start at once, a moment later or none."""
+    """Kill the first service, and start two at once, a moment later or none."""
     first.kill()
     time.sleep(chance.choice([0, 0, 0.5, 2]))
     pair = [start(), start()]
@@ -185,7 +185,7 @@ def _start_two_at_once(first: Up, start: Callable[[], Up], chance: random.Random
 
 
 def _follow_a_kill(first: Up, start: Callable[[], Up], chance: random.Random) -> Up:
-    """The next one starts right after the kill, or just before it and then again."""
+    """Start the next service right after the kill, or just before it and then again."""
     if chance.random() < 0.5:
         second = start()
         second.wait_refused(first)
@@ -196,7 +196,7 @@ def _follow_a_kill(first: Up, start: Callable[[], Up], chance: random.Random) ->
 
 
 def _follow_a_kill_with_guard(first: Up, start: Callable[[], Up], _: random.Random) -> Up:
-    """The children of the killed one go on: the next one ends them first."""
+    """Start a service after a kill that leaves the children running: it ends them first."""
     first.kill_with_guard()
     assert processes_of(first.data)
     second = start()
@@ -206,7 +206,7 @@ def _follow_a_kill_with_guard(first: Up, start: Callable[[], Up], _: random.Rand
 
 
 def _follow_a_kill_while_starting(first: Up, start: Callable[[], Up], chance: random.Random) -> Up:
-    """One is killed in the middle of its start."""
+    """Kill a service in the middle of its start, and start the next."""
     first.kill()
     second = start()
     time.sleep(chance.uniform(0, 4))

@@ -54,7 +54,7 @@ class Worker:
 
 @contextmanager
 def running_worker(database_url: str) -> Iterator[Worker]:
-    """A worker that can be killed while the block runs."""
+    """Yield a worker that can be killed while the block runs."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.faults.delivery_launcher", database_url],
         env={**os.environ, "PYTHONPATH": str(ROOT)},  # noqa: TID251
@@ -73,7 +73,7 @@ def running_worker(database_url: str) -> Iterator[Worker]:
 
 
 def fill_outbox(database: Database, workspace_id: str) -> set[str]:
-    """Events that wait to be delivered."""
+    """Store events that wait to be delivered."""
     ids = set()
     for _ in range(EVENTS // 100):
         with database.transaction(write=True) as db:
@@ -121,7 +121,7 @@ def wait_all_ended(database: Database, webhook_id: str) -> list[DeliveryRow]:
 
 
 def count_ended(database: Database, webhook_id: str) -> int:
-    """Events with a last attempt."""
+    """Return the number of events with a last attempt."""
     ended = select(func.count()).where(
         col(DeliveryRow.webhook_id) == webhook_id, col(DeliveryRow.status).in_(("succeeded", "exhausted"))
     )

@@ -33,13 +33,13 @@ HEADERS = (
 
 
 def chance_of(case: schemathesis.Case) -> int:
-    """A number that follows from a request, so that a seed gives the same requests."""
+    """Return a number that follows from a request, so that a seed gives the same requests."""
     return zlib.crc32(repr((case.operation.label, case.path_parameters, case.query, case.body)).encode())
 
 
 @schemathesis.check
 def complete_answer(context: Any, response: Any, case: schemathesis.Case) -> None:
-    """Every answer has the headers of the interface, every problem the request id."""
+    """Check that every answer has the headers of the interface, and every problem the request id."""
     missing = [name for name in HEADERS if not response.headers.get(name)]
     assert not missing, f"headers are missing: {missing}"
     if response.status_code >= 400 and not case.path.startswith("/metrics"):

@@ -93,13 +93,13 @@ class Target:
     known: dict[str, list[str]]
 
     def dial(self, patience_s: float) -> socket.socket:
-        """A fresh connection, from one of many addresses: each has a rate limit of its own."""
+        """Return a fresh connection, from one of many addresses: each has a rate limit of its own."""
         address, source = urlsplit(self.url), f"127.0.0.{1 + next(_TURNS) % 250}"
         return socket.create_connection((address.hostname, address.port), patience_s, (source, 0))
 
 
 def make_request(target: Target, random: Random) -> bytes:
-    """One odd request."""
+    """Return one odd request."""
     path = re.sub(
         r"\{(\w+)\}",
         lambda name: random.choice(target.known.get(name[1], ["nothing"])),

@@ -67,7 +67,7 @@ def make_known(folder: Path, database_url: str) -> dict[str, str]:
 
 
 def fuzz(server: Server, known: dict[str, str], folder: Path, *options: str) -> dict[str, Any]:
-    """One run of schemathesis; its report."""
+    """Run schemathesis once; return its report."""
     report = folder / "report.json"
     command = [sys.executable, "-m", "schemathesis.cli", "--no-color"]
     command += ["--config-file", str(Path(__file__).with_name("schemathesis.toml"))]

@@ -141,7 +141,7 @@ def replay_dry(caller: Caller, session_id: str, other: str | None = None) -> byt
 def test_frames_that_a_killed_run_moved_stay_when_a_held_session_is_deleted(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A deletion that comes while the next run archives the rest takes nothing that is kept nowhere else."""
+    # Deleting a session while the next run archives the rest removes no frame that has no other copy.
     patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
     runtime, canary = caller.service.runtime, recorded_canary(caller)
     before = objects_of(runtime, canary, runtime.blobs.url)
@@ -193,7 +193,7 @@ def test_a_purge_reaches_archived_frames(caller: Caller) -> None:
 
 @pytest.mark.parametrize("killed", ["in mid-copy", "after the copy", "before the mark"])
 def test_a_killed_run_is_continued(caller: Caller, killed: str) -> None:
-    """The stores are as a run leaves them that was killed at some instant."""
+    # Each case starts with the stores as a killed run leaves them.
     patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
     runtime, canary = caller.service.runtime, recorded_canary(caller)
     pictures = read_frames(caller, canary)
@@ -320,7 +320,7 @@ def test_no_copy_is_left_of_a_session_that_is_deleted_while_its_frames_move(
 
 @pytest.fixture
 def s3() -> Iterator[EmulatedS3]:
-    """A store that speaks like S3, in a process of its own."""
+    """Yield a store that speaks like S3, in a process of its own."""
     with running_store("s3") as store, blobs_lead_to(store.url):
         assert isinstance(store, EmulatedS3)
         yield store

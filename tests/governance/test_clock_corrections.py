@@ -24,7 +24,7 @@ STEP = timedelta(hours=5)
 
 @pytest.fixture(autouse=True)
 def no_work(caller: Caller) -> None:
-    """No work of an earlier test is open."""
+    """Check that no work of an earlier test is open."""
     for table in ("purges", "erasures"):
         execute(caller.service.runtime, f"DELETE FROM {table}")
 

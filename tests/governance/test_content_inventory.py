@@ -186,7 +186,7 @@ def test_every_prefix_of_objects_is_listed(caller: Caller) -> None:
 
 
 def test_every_file_of_a_used_data_folder_is_at_a_listed_place(caller: Caller) -> None:
-    """Events, frames, archives, exports, replays and runs of Dagster leave files."""
+    # Events, frames, archives, exports, replays and runs of Dagster leave files.
     with dagster_deployment(caller) as deployment:
         for people in record_people(caller, subjects=1):
             show_in_dagster(deployment, people)

@@ -129,7 +129,7 @@ def test_a_step_that_fails_waits_longer_each_time(caller: Caller) -> None:
 
 
 def test_a_purge_that_comes_later_finds_the_rows_of_its_batch(caller: Caller) -> None:
-    """Both sessions are deleted while a run has their rows prepared; one purge is over before the other."""
+    # Both sessions are deleted while a run has prepared their rows; one purge ends before the other.
     runtime = caller.service.runtime
     first, second = (recorded_canary(caller, is_sealed=False) for _ in range(2))
 

@@ -50,7 +50,7 @@ class History:
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Sessions of each kind of retention."""
+    """Return sessions of each kind of retention."""
     created_at = draw(
         st.sampled_from(INSTANTS) | st.datetimes(_first(2024), _first(2090), timezones=st.just(UTC))
     )
@@ -73,7 +73,7 @@ def _first(year: int) -> datetime:
 
 
 def runs(history: History, days: list[int]) -> st.SearchStrategy[list[datetime]]:
-    """Instants of runs in any order, most of them near a date at which something becomes due."""
+    """Return instants of runs in any order, most of them near a date at which something becomes due."""
     dates = [history.counted_from + number * DAY for number in days]
     dates += [history.created_at + number * DAY for number in days]
     dates += [] if history.purge_after is None else [history.purge_after]
@@ -81,7 +81,7 @@ def runs(history: History, days: list[int]) -> st.SearchStrategy[list[datetime]]
 
 
 def near(dates: list[datetime]) -> st.SearchStrategy[datetime]:
-    """Instants at one of the dates, or before or after it."""
+    """Return instants at one of the dates, or before or after it."""
     steps = st.just(timedelta(0)) | st.sampled_from([*_STEPS, *(-step for step in _STEPS)])
     return st.builds(datetime.__add__, st.sampled_from(dates), steps)
 

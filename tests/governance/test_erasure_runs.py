@@ -41,7 +41,7 @@ _MODES = ("live", "test")
 
 @pytest.fixture(autouse=True)
 def no_erasures(runtime: Runtime) -> None:
-    """No erasure of an earlier test is open."""
+    """Check that no erasure of an earlier test is open."""
     execute(runtime, "DELETE FROM purges")
     execute(runtime, "DELETE FROM erasures")
     let_lease_run_out(runtime)
@@ -102,7 +102,7 @@ def count_erasures_after_rewrite(runtime: Runtime) -> int:
 
 @contextmanager
 def erasure_run(runtime: Runtime) -> Iterator[ErasureRun]:
-    """A run whose ranges the test searches one by one."""
+    """Yield a run whose ranges the test searches one by one."""
     with open_erasure_run(runtime, "tests") as run:
         assert run is not None
         yield run

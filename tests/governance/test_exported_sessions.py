@@ -38,12 +38,12 @@ FORMATS = ("parquet", "arrow", "jsonl", "webdataset")
 
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few sessions make many shards."""
+    """Set buckets so small that a few sessions make many shards."""
     monkeypatch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 2_000)
 
 
 def export(caller: Caller, format: str, **body: Any) -> ExportRow:
-    """A hosted export of all canaries."""
+    """Return a hosted export of all canaries."""
     request = {"workflow": "checkout", "format": format, "destination": {"kind": "signed_url"}} | body
     created = caller.post("/v1/exports", request).json()
     row = run_export(caller.service.runtime, created["id"], owner="tests")
@@ -52,7 +52,7 @@ def export(caller: Caller, format: str, **body: Any) -> ExportRow:
 
 
 def texts_of(folder: Path) -> Iterator[str]:
-    """The texts of a dataset's files: raw, unpacked, and decoded."""
+    """Yield the texts of a dataset's files: raw, unpacked, and decoded."""
     for path in (path for path in folder.rglob("*") if path.is_file()):
         yield from texts_of_file(path)
 
@@ -64,13 +64,13 @@ def hits(folder: Path, word: str) -> int:
 
 
 def digests(runtime: Runtime, row: ExportRow) -> dict[str, bytes]:
-    """The files of a dataset."""
+    """Return the files of a dataset."""
     folder = folder_of(runtime, row)
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def current(runtime: Runtime, row: ExportRow) -> ExportRow:
-    """The row of an export as it is now."""
+    """Return the row of an export as it is now."""
     with runtime.database.transaction(write=False) as db:
         return db.get_one(ExportRow, row.id)
 
@@ -111,7 +111,7 @@ def test_a_purged_session_leaves_the_export_and_the_one_that_took_over_its_files
 
 
 def assert_only_its_files_changed(gone: Canary, before: dict[str, bytes], after: dict[str, bytes]) -> None:
-    """Files without the session are the same to the byte."""
+    """Check that files without the session are the same to the byte."""
     old, new = (orjson.loads(files["manifest.json"])["shards"] for files in (before, after))
     hashes = {shard["path"]: shard["sha256"] for shard in new}
     touched = [shard["path"] for shard in old if hashes.get(shard["path"]) != shard["sha256"]]
@@ -137,7 +137,7 @@ def test_an_export_of_one_purged_session_is_an_empty_dataset(caller: Caller, for
 
 @pytest.mark.parametrize("kind", ["hard delete", "erasure"])
 def test_a_session_that_is_removed_while_its_export_runs_is_in_no_file(caller: Caller, kind: str) -> None:
-    """Case 86: its rows leave the lake after the first shard is written."""
+    # Cover case 86: the session's rows leave the lake after the first shard is written.
     runtime = caller.service.runtime
     gone, *others = [recorded_canary(caller) for _ in range(4)]
     request = {"workflow": "checkout", "format": "parquet", "destination": {"kind": "signed_url"}}

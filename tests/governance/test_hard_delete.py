@@ -234,7 +234,7 @@ def test_a_hard_delete_subtracts_the_session_from_the_graph(caller: Caller) -> N
 
 
 def test_rows_of_a_batch_that_lands_after_the_delete_are_deleted_too(caller: Caller) -> None:
-    """Case 87: the session is deleted while a run has its rows prepared."""
+    # Cover case 87: the session is deleted while a run has its rows prepared.
     runtime = caller.service.runtime
     canary = recorded_canary(caller, is_sealed=False)
     landed: list[str] = []

@@ -37,7 +37,7 @@ def tenant(caller: Caller) -> Tenant:
 
 @pytest.fixture
 def sealer(caller: Caller) -> Iterator[Sealer]:
-    """The sealing run of this service."""
+    """Yield the sealing run of this service."""
     run = Sealer(caller.service.runtime, owner="tests")
     assert run.take()
     yield run
@@ -50,13 +50,13 @@ NO_GRACE = LakeTimes(removed_files=timedelta(seconds=-60), open_partitions=timed
 
 @pytest.fixture
 def hasty(caller: Caller) -> Runtime:
-    """The service's deployment, whose lake keeps nothing for others."""
+    """Return the service's deployment, whose lake keeps no old files for readers."""
     runtime = caller.service.runtime
     return replace(runtime, lake=Lake(runtime.lake.url, times=NO_GRACE))
 
 
 def sealed_sessions(caller: Caller, count: int) -> list[str]:
-    """Sessions that were sealed one after the other, each in a file of its own."""
+    """Return sessions that were sealed one after the other, each in a file of its own."""
     ids = []
     for _ in range(count):
         session_id = caller.make_session(metadata={})

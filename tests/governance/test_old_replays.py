@@ -106,7 +106,7 @@ def test_a_recovery_of_a_held_session_stays_with_its_attempts(caller: Caller) ->
 
 @pytest.mark.parametrize("is_attempt", [False, True])
 def test_a_replay_stays_as_long_as_the_session_that_it_recorded(caller: Caller, is_attempt: bool) -> None:
-    """A purge of the replayed session finds the recorded one by it."""
+    # A purge of the replayed session finds the recorded one by it.
     if is_attempt:
         _, _, replay_id = make_recovery(caller)
     else:

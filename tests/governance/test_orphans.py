@@ -208,7 +208,7 @@ def test_an_instant_in_the_future_makes_no_upload_old(caller: Caller) -> None:
 
 @pytest.fixture
 def s3() -> Iterator[None]:
-    """A store that speaks like S3, in a process of its own."""
+    """Yield a store that speaks like S3, in a process of its own."""
     with running_store("s3") as store, blobs_lead_to(store.url):
         yield
 

@@ -33,14 +33,14 @@ OTHER = "wsp_01k0000000000000000000000b"
 
 @pytest.fixture(autouse=True)
 def no_purges(runtime: Runtime) -> None:
-    """No purge of an earlier test is open."""
+    """Check that no purge of an earlier test is open."""
     execute(runtime, "DELETE FROM purges")
     let_lease_run_out(runtime)
 
 
 @contextmanager
 def purge_work(runtime: Runtime, *, round_s: float = 10.0) -> Iterator[DueStepWork]:
-    """The work of a run."""
+    """Yield the work of a run."""
     with lease_for_block(runtime.database, PURGE_LEASE, "tests", ttl_ms=60_000) as held:
         assert held is not None
         yield DueStepWork(runtime, held, round_s=round_s)

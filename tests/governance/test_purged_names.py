@@ -41,7 +41,7 @@ def add_sessions(runtime: Runtime, count: int) -> tuple[GraphScope, list[Session
 def test_variants_are_read_before_the_transaction_that_removes_names(
     runtime: Runtime, others: int, reads_before: int, reads_within: int
 ) -> None:
-    """Another purge of the graph follows each read; after three reads the transaction reads for itself."""
+    # Another purge of the graph follows each read; after three reads the transaction reads by itself.
     scope, (row, *waiting) = add_sessions(runtime, 1 + others)
     purge = PurgeRow(
         session_id=row.id,

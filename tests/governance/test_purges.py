@@ -41,7 +41,7 @@ class Killed(BaseException):
 
 
 def hard_deleted(caller: Caller) -> tuple[str, str]:
-    """A sealed canary that was deleted for good: its id and its word."""
+    """Return a sealed canary that was deleted for good: its id and its word."""
     canary = recorded_canary(caller)
     assert caller.delete(f"/v1/sessions/{canary.session_id}?hard=true").status_code == 204
     return canary.session_id, canary.word
@@ -181,7 +181,7 @@ def test_the_last_step_waits_for_the_longest_request(caller: Caller) -> None:
 
 
 def test_the_last_step_comes_when_entries_of_the_lakes_log_can_be_deleted(caller: Caller) -> None:
-    """Its exports kept the purge waiting for some minutes."""
+    # The exports of the session delayed the purge for some minutes.
     runtime = caller.service.runtime
     session_id, _ = hard_deleted(caller)
     early = clock.now() - timedelta(minutes=5)
@@ -196,7 +196,7 @@ def test_the_last_step_comes_when_entries_of_the_lakes_log_can_be_deleted(caller
 
 
 def test_rows_that_a_batch_committed_since_go_with_the_last_step(caller: Caller) -> None:
-    """The batch was claimed in the moment in which the session was hidden."""
+    # The batch was claimed at the moment at which the session was hidden.
     runtime, tenant = caller.service.runtime, Tenant(caller.key.workspace_id, "live")
     canary = recorded_canary(caller)
     rows = runtime.lake.scan("events", tenant).collect().to_arrow().cast(LAYOUTS["events"].schema)
@@ -253,7 +253,7 @@ def test_a_purge_of_days_ago_finds_the_batches_of_its_time(
 
 
 def make_purge(caller: Caller, session_id: str) -> PurgeRow:
-    """A purge of a session of the caller's workspace, which is not stored."""
+    """Return a purge of a session of the caller's workspace, which is not stored."""
     return PurgeRow(
         session_id=session_id,
         workspace_id=caller.key.workspace_id,

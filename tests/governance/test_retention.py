@@ -289,7 +289,7 @@ def test_hosted_exports_of_a_store_that_is_not_mounted_stay(caller: Caller, tmp_
 
 
 def plans_of(caller: Caller, export_id: str) -> list[str]:
-    """The stored plans of an export, which name its sessions."""
+    """Return the stored plans of an export, which name its sessions."""
     return list(caller.service.runtime.blobs.keys(f"exports/{caller.key.workspace_id}/{export_id}/"))
 
 

@@ -19,7 +19,7 @@ from recorder.models.frame import FrameItem
 
 @pytest.fixture(scope="module")
 def recordings() -> list[ImportedRecording]:
-    """The default demo."""
+    """Return the default demo."""
     return list(demo_recordings())
 
 

@@ -13,7 +13,7 @@ RED = (200, 0, 0, 255)
 
 
 def drawn(*boxes: ScreenBox) -> Image.Image:
-    """The picture of these boxes, read back."""
+    """Return the picture of these boxes, read back."""
     return Image.open(io.BytesIO(draw_screen(boxes, (160, 210)))).convert("RGB")
 
 

@@ -14,7 +14,7 @@ from tests.support.demonstrations import key, mouse, page
 
 
 def actions(*halves: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events' members of these halves, one state each."""
+    """Return the events' members of these halves, one state each."""
     raw = [{"time": n, "dom": page(), "action": half} for n, half in enumerate(halves)]
     return list(
         convert_action(join_demonstration_action_halves(msgspec.convert(raw, list[DemonstrationState])))
@@ -22,12 +22,12 @@ def actions(*halves: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def both(kind: str, code: int, char: int = 0) -> list[dict[str, Any]]:
-    """The two halves of a key action."""
+    """Return the two halves of a key action."""
     return [key(kind, 1, code, char), key(kind, 3, code, char)]
 
 
 def stroke(code: int, char: int) -> list[dict[str, Any]]:
-    """A key that types a character."""
+    """Return a key that types a character."""
     return [*both("keydown", code), *both("keypress", char, char), *both("keyup", code)]
 
 

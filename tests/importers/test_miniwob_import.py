@@ -39,7 +39,7 @@ START = datetime(2018, 1, 1, tzinfo=UTC)
 
 
 def recording_of(path: Path) -> ImportedRecording:
-    """The recording of a file at the usual instant."""
+    """Return the recording of a file at the usual instant."""
     return read_demonstration(path, started_at=START)
 
 

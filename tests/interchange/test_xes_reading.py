@@ -30,7 +30,7 @@ def read(folder: Path, text: str, **options: object) -> list[LogTrace]:
 
 
 def read_event(folder: Path, more: str) -> dict[str, object]:
-    """The attributes of one event that has these."""
+    """Return the attributes of one event that has these."""
     (trace,) = read(folder, log_text(trace_text("a", event_text("go", None, more))))
     return trace.events[0].attributes
 
@@ -167,7 +167,7 @@ def test_other_encodings_are_read(tmp_path: Path) -> None:
 
 
 def bomb(levels: int = 30) -> str:
-    """A billion laughs."""
+    """Return a log with nested entities that expand a billion times."""
     entities = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, levels))
     return f'<!DOCTYPE log [<!ENTITY l0 "ha">{entities}]><log><trace>&l{levels - 1};</trace></log>'
 

@@ -61,7 +61,7 @@ def test_what_only_looks_like_a_value_with_attributes_comes_back_as_it_was(
 
 
 def nested(kind: str, levels: int) -> object:
-    """Something that metadata may hold: what is inside another, so many times."""
+    """Return metadata with so many levels of nesting."""
     inner: object = {"big": 10**30, "half": "\ud800"}
     for _ in range(levels):
         pair = {"value": 1, "attributes": {"k": inner}}

@@ -20,7 +20,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    """The approval of an invoice, recorded with the browser and sealed."""
+    """Yield the approval of an invoice, recorded with the browser and sealed."""
     folder = tmp_path_factory.mktemp("live")
     with running_live_app(folder, create_file(folder)) as (service, port):
         caller = service.make_caller(scope="write replay:live")

@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 
 def make_browser(folder: Path, settings: BrowserSettings) -> Browser:
-    """A browser that may reach nothing."""
+    """Return a browser that may reach nothing."""
     proxy = FilteringProxy(ReachableHosts(()), AddressGuard(AllowList.parse(())))
     return Browser(replace(Settings.from_env({}, data_dir=folder), browser=settings), proxy)
 

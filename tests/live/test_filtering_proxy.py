@@ -38,7 +38,7 @@ class Dialer:
 def proxy(
     *hosts: str, dial: Any, resolve: Any = None, allowed: tuple[str, ...] = (), **options: Any
 ) -> Iterator[FilteringProxy]:
-    """A proxy that serves while the block runs."""
+    """Yield a proxy that serves while the block runs."""
     own_addresses = OwnAddresses(options.pop("own", ()))
     guard = AddressGuard(
         AllowList.parse(allowed), resolve or Resolver([PUBLIC]), own_addresses=own_addresses, takes_http=True
@@ -65,7 +65,7 @@ def send(proxy: FilteringProxy, request: str, *, password: bool = True, body: by
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[RawServer]:
-    """A server that answers every request with OK."""
+    """Yield a server that answers every request with OK."""
     with raw_server(OK) as started:
         yield started
 

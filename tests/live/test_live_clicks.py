@@ -35,12 +35,12 @@ for (const name of ["click", "dblclick"]) document.addEventListener(name, (event
 
 
 def button(name: str) -> dict[str, Any]:
-    """A button of the page as a target."""
+    """Return a button of the page as a target."""
     return {"role": "button", "name": name.title(), "tag": "button", "selectors": [f"#{name}"]}
 
 
 def picture(name: str, tag: str, rect: list[int] | None, role: str = "img") -> dict[str, Any]:
-    """An element with places as a target."""
+    """Return an element with places as a target."""
     target = {"role": role, "name": name.title(), "tag": tag, "selectors": [f"#{name}"]}
     return target if rect is None else {**target, "rect": rect}
 
@@ -48,7 +48,7 @@ def picture(name: str, tag: str, rect: list[int] | None, role: str = "img") -> d
 def replay_clicks(
     recorded: Recorded, *items: dict[str, Any], page: str = PAGE
 ) -> tuple[dict[str, Any], list[str]]:
-    """A replay of a recording with these events on a page, and what the page sent."""
+    """Replay a recording with these events on a page; return the replay and the requests of the page."""
     caller = recorded.caller
     paths: list[str] = []
 
@@ -81,7 +81,7 @@ def replay_clicks(
 
 
 def click(t_ms: int, target: dict[str, Any], kind: str = "click", **given: Any) -> dict[str, Any]:
-    """A click of the recording."""
+    """Return a click of the recording."""
     return event(t_ms, kind, target=target, url=f"{RECORDED}/", input={"button": 0, **given})
 
 
@@ -150,7 +150,7 @@ AREAS = f"""<!doctype html><title>Rooms</title><h1>Rooms</h1><p style="height: 2
 
 
 def area(name: str) -> dict[str, Any]:
-    """An area of the image map as a target, as a browser measures it."""
+    """Return an area of the image map as a target, as a browser measures it."""
     return {**picture(name, "area", [0, 0, 0, 0], "link"), "selectors": [f"#{name}"]}
 
 

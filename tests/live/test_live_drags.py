@@ -37,12 +37,12 @@ knob.onpointerdown = (event) => {
 
 
 def part(name: str, text: str) -> dict[str, Any]:
-    """An element of the page as a target."""
+    """Return an element of the page as a target."""
     return {"tag": "div", "text": text, "attrs": {"id": name}, "selectors": [f"#{name}", f"text/{text}"]}
 
 
 def button(name: str) -> dict[str, Any]:
-    """A button that the page makes once a drag has ended."""
+    """Return a button that the page makes once a drag has ended."""
     return {"role": "button", "name": name, "selectors": [f"#{name}", f"aria/{name}"]}
 
 

@@ -32,7 +32,7 @@ PAGE = b"""<!doctype html><title>Pay</title><h1>Pay</h1>
 
 @contextmanager
 def running_shop() -> Iterator[tuple[int, list[str]]]:
-    """A server on https://localhost; its port, and the method and path of each request."""
+    """Yield a server on https://localhost: its port, and the method and path of each request."""
     requests: list[str] = []
 
     class Shop(BaseHTTPRequestHandler):
@@ -61,7 +61,7 @@ def running_shop() -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def proxy(port: int, *methods: str, trust: ssl.SSLContext | None = None) -> Iterator[FilteringProxy]:
-    """A proxy that reaches the server, with these methods alone."""
+    """Yield a proxy that reaches the server, with these methods alone."""
     host = f"localhost:{port}"
     guard = AddressGuard(AllowList.parse(("loopback",)), takes_http=True)
     hosts = ReachableHosts([host], {host: methods})

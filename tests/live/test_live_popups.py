@@ -28,12 +28,12 @@ PAGES = {
 
 
 def click(t_ms: int, name: str, url: str, **members: Any) -> dict[str, Any]:
-    """A click on a button."""
+    """Return a click on a button."""
     return event(t_ms, "click", target=make_button(name), url=url, **members)
 
 
 def fill(t_ms: int, name: str, url: str, **given: Any) -> dict[str, Any]:
-    """A text that is typed into a field."""
+    """Return a text that is typed into a field."""
     return event(t_ms, "fill", target=make_field(name), url=url, input=given)
 
 

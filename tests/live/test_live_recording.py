@@ -61,7 +61,7 @@ class _Shop(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_shop() -> Iterator[tuple[int, list[str]]]:
-    """The shop: its port, and the queries that it was asked."""
+    """Yield the shop: its port, and the queries that it was asked."""
     queries: list[str] = []
 
     class Shop(_Shop):
@@ -79,7 +79,7 @@ def running_shop() -> Iterator[tuple[int, list[str]]]:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    """A recording in the shop: a masked customer, and a button that the shop no longer has."""
+    """Yield a recording in the shop: a masked customer, and a button that the shop no longer has."""
     folder = tmp_path_factory.mktemp("shop")
     with running_live_app(folder, create_file(folder)) as (service, _):
         caller = service.make_caller(scope="admin replay:live")
@@ -123,7 +123,7 @@ def _replay(shop: Recorded, session_id: str, port: int, **policy: Any) -> str:
 
 
 def read_all(caller: Caller, session_id: str) -> dict[str, Any]:
-    """Everything that the service shows of a session, with its pictures."""
+    """Return everything that the service shows of a session, with its pictures."""
     path = f"/v1/sessions/{session_id}"
     frames = caller.get(f"{path}/frames").json()["data"]
     return {

@@ -34,14 +34,14 @@ opening.onsuccess = () => {{ const read = opening.result.transaction("keys").obj
 
 
 def make_cookie(value: str, domain: str = "localhost", **members: Any) -> dict[str, Any]:
-    """A cookie as Playwright stores it."""
+    """Return a cookie as Playwright stores it."""
     fixed = {"path": "/", "expires": -1, "httpOnly": True, "secure": False, "sameSite": "Lax"}
     return {"name": "session", "value": value, "domain": domain, **fixed, **members}
 
 
 @contextmanager
 def running_account() -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
-    """A server whose pages show a session and a token; its port, and the paths and cookies that it got."""
+    """Yield a server with pages of a session and a token: its port, and the paths and cookies that it got."""
     requests: list[tuple[str, str | None]] = []
 
     class Account(BaseHTTPRequestHandler):
@@ -60,7 +60,7 @@ def running_account() -> Iterator[tuple[int, list[tuple[str, str | None]]]]:
 
 @contextmanager
 def serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
-    """A server of pages; its port."""
+    """Yield the port of a server of pages."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
@@ -130,7 +130,7 @@ aria-label=Bill name=bill><input type=file id=more aria-label=More name=more mul
 
 
 def calls_of(app: WebApp) -> list[str]:
-    """Paths of the requests that the application was asked for."""
+    """Return the paths of the requests that the application got."""
     return [call["path"] for call in app.calls]
 
 

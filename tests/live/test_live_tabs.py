@@ -43,7 +43,7 @@ PAGES = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium, started once."""
+    """Yield Chromium, started once."""
     with running_browser() as running:
         yield running
 
@@ -67,14 +67,14 @@ def capture(caller: Caller, browser: Any, port: int, act: Callable[[Any], None])
 
 
 def list_tab_events(caller: Caller, session_id: str) -> list[tuple[str, str]]:
-    """The events of a session that go to a page or close one, with the names of the pages."""
+    """Return the events of a session that go to a page or close one, with the names of the pages."""
     events = caller.get(f"/v1/sessions/{session_id}/events?limit=100").json()["data"]
     tabs = [event for event in events if event["type"] in ("tab_switch", "tab_close")]
     return [(event["type"], event["data"]["page"]) for event in tabs]
 
 
 def open_popup(page: Any, button: str) -> Any:
-    """Click a button, and return the page that it opens."""
+    """Open a popup by a click on a button, and return its page."""
     with page.expect_popup() as opened:
         page.click(button)
     return opened.value
@@ -155,18 +155,18 @@ def test_captured_pages_are_gone_to_and_closed(
 
 
 def click(t_ms: int, name: str, url: str, *popups: str | None) -> dict[str, Any]:
-    """A click on a button that opens popups of these names."""
+    """Return a click on a button that opens popups of these names."""
     signals = [{"type": "popup", **({"page": page} if page else {})} for page in popups]
     return event(t_ms, "click", target=make_button(name), url=url, signals=signals)
 
 
 def go_to(t_ms: int, page: str | None = None, *, kind: str = "tab_switch") -> dict[str, Any]:
-    """A step that goes to a page."""
+    """Return a step that goes to a page."""
     return event(t_ms, kind, **({"data": {"page": page}} if page else {}))
 
 
 def close(t_ms: int, page: str | None = None) -> dict[str, Any]:
-    """A step that closes a page."""
+    """Return a step that closes a page."""
     return go_to(t_ms, page, kind="tab_close")
 
 

@@ -30,12 +30,12 @@ ENDS: dict[Variant, tuple[str, str | None, str | None, list[str]]] = {
 
 
 def calls_of(app: WebApp) -> list[str]:
-    """Paths of the requests that the application was asked for."""
+    """Return the paths of the requests that the application got."""
     return [call["path"] for call in app.calls]
 
 
 def find_event(recorded: Recorded, name: str) -> str:
-    """Id of the event on an element of this name."""
+    """Return the id of the event on an element of this name."""
     events = recorded.caller.get(f"/v1/sessions/{recorded.session_id}/events").json()["data"]
     (event_id,) = [event["id"] for event in events if (event.get("target") or {}).get("name") == name]
     return str(event_id)

@@ -83,7 +83,7 @@ def must_take(caller: Caller, replay_id: str) -> tuple[ReplayRow, HeldLease]:
 
 
 def journal_of(caller: Caller, replay_id: str) -> ReplayJournal:
-    """The journal of a replay that is claimed for it."""
+    """Return the journal of a replay that is claimed for it."""
     row, held = must_take(caller, replay_id)
     return ReplayJournal(caller.service.runtime, row.id, held, lambda: False)
 
@@ -102,7 +102,7 @@ def expire(caller: Caller, replay_id: str) -> None:
 
 
 def leases_of(caller: Caller, replay_id: str) -> int:
-    """Number of leases of a replay."""
+    """Return the number of leases of a replay."""
     with caller.service.runtime.database.transaction(write=False) as db:
         return len(list(db.exec(select(LeaseRow).where(LeaseRow.name == LEASE_PREFIX + replay_id))))
 
@@ -165,7 +165,7 @@ def test_a_cancelled_replay_stops_at_its_next_step(caller: Caller) -> None:
 
 
 def caller_of_live(caller: Caller) -> Caller:
-    """A key of the same workspace that may steer live replays."""
+    """Return a key of the same workspace that may steer live replays."""
     return caller.service.make_caller(workspace_id=caller.key.workspace_id, scope="write replay:live")
 
 

@@ -14,7 +14,7 @@ __all__ = ["caller", "service"]
 
 
 def start_journal(caller: Caller, orders: list[bool]) -> tuple[str, ReplayJournal]:
-    """A replay that is claimed, and its journal; the worker is to stop once there is an order."""
+    """Return a replay that is claimed, and its journal; the worker is to stop once there is an order."""
     replay_id = ask(caller, sealed_run(caller))
     row, held = must_take(caller, replay_id)
     return replay_id, ReplayJournal(caller.service.runtime, row.id, held, lambda: bool(orders))

@@ -16,7 +16,7 @@ from tests.support.sealed_sessions import make_runtime
 
 @pytest.fixture(scope="session")
 def sealed_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtime]:
-    """Sixty sessions of three workflows with real pictures, some without an outcome or an actor."""
+    """Yield sixty sessions of three workflows with real pictures, some without an outcome or an actor."""
     runtime = make_runtime(tmp_path_factory.mktemp("deployment"))
     seal_sessions(runtime, 60)
     yield runtime
@@ -25,7 +25,7 @@ def sealed_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runtim
 
 @pytest.fixture(scope="session")
 def exports(sealed_sessions: Runtime) -> dict[str, Path]:
-    """Folder of an export by format: the same sessions, parts and frames in each."""
+    """Return the folder of an export by format: the same sessions, parts and frames in each."""
     body = {"workflow": WORKFLOWS, "frame_sampling": {"mode": "all"}}
     shares = {"split": {"by": "session", "validation": 0.2, "test": 0.2}}
     return {
@@ -35,13 +35,13 @@ def exports(sealed_sessions: Runtime) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def events(exports: dict[str, Path]) -> pl.DataFrame:
-    """All events, as polars reads them from Parquet without us."""
+    """Return all events, as polars reads them from Parquet without us."""
     return pl.read_parquet(exports["parquet"] / "data" / "*" / "events-*.parquet", hive_partitioning=False)
 
 
 @pytest.fixture(scope="module")
 def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Hugging Face `datasets`, offline, with caches that are thrown away."""
+    """Yield Hugging Face `datasets`, offline, with caches that are thrown away."""
     with pytest.MonkeyPatch.context() as environment:
         for name, value in {
             "HF_HOME": str(tmp_path_factory.mktemp("hf")),
@@ -60,6 +60,6 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
-    """A running service with twelve sealed sessions."""
+    """Yield a running service with twelve sealed sessions."""
     with hosting(tmp_path_factory.mktemp("host")) as running:
         yield running

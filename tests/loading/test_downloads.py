@@ -18,7 +18,7 @@ UNLISTED = "data/workflow=checkout/events-00000-of-00777.parquet"
 
 @pytest.fixture(scope="module")
 def versions(sealed_sessions: Runtime, exports: dict[str, Path]) -> list[Path]:
-    """Three versions of a dataset: of three workflows with a split, of one, and of one with pictures."""
+    """Return three versions of a dataset: three workflows with a split, one workflow, one with pictures."""
     options = {"workflow": "checkout", "format": "parquet"}
     return [
         exports["parquet"],
@@ -28,7 +28,7 @@ def versions(sealed_sessions: Runtime, exports: dict[str, Path]) -> list[Path]:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Everything in a folder, by path."""
+    """Return everything in a folder, by path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

@@ -27,7 +27,7 @@ class Ended(NamedTuple):
 def run(
     host: Host, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Ended]:
-    """The command, as the shell sees it."""
+    """Run the command, as the shell sees it."""
     monkeypatch.setenv("RECORDER_URL", host.url)
     monkeypatch.setenv("RECORDER_KEY", host.key)
 
@@ -41,7 +41,7 @@ def run(
 
 
 def newest(host: Host) -> dict[str, Any]:
-    """The export that was asked for last."""
+    """Return the export that was asked for last."""
     with Client(host.url, host.key) as client:
         result: dict[str, Any] = client._get("/v1/exports", {"limit": 1})["data"][0]
         return result

@@ -27,7 +27,7 @@ from recorder.loading.row_reader import read_dataset_file_rows
 
 @pytest.fixture
 def service(exports: dict[str, Path]) -> Iterator[Callable[..., Any]]:
-    """A service that gives a manifest with addresses of its own choice, and counts what else is asked."""
+    """Yield a service that gives a manifest with addresses of its own choice, and counts other requests."""
     manifest = orjson.loads((exports["parquet"] / "manifest.json").read_bytes())
     state: dict[str, Any] = {"asked": [], "card": b""}
 

@@ -26,13 +26,13 @@ ALL = "train+validation+test"
 
 @pytest.fixture(scope="module")
 def frames(exports: dict[str, Path]) -> dict[str, dict[str, Any]]:
-    """All frames by id, as polars reads them from Parquet without us."""
+    """Return all frames by id, as polars reads them from Parquet without us."""
     rows = pl.read_parquet(exports["parquet"] / "data" / "*" / "frames-*.parquet", hive_partitioning=False)
     return {row["frame_id"]: row for row in rows.iter_rows(named=True)}
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with instants and days as text, as JSONL has them."""
+    """Return a row with instants and days as text, as JSONL has them."""
     times = {"ts": row["ts"], "date": row["date"]}
     texts = {name: time if isinstance(time, str) else time.isoformat() for name, time in times.items()}
     return row | {"ts": texts["ts"][:19], "date": texts["date"][:10]}
@@ -186,5 +186,5 @@ def decoded(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def pixel(data: bytes) -> Any:
-    """The colour of a picture."""
+    """Return the colour of a picture."""
     return Image.open(io.BytesIO(data)).getpixel((0, 0))

@@ -28,13 +28,13 @@ from tests.support.ports import find_free_port
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Two days pass."""
+    """Return a function that lets two days pass."""
     then = clock.now() + timedelta(days=2)
     return lambda: monkeypatch.setattr(clock, "now", lambda: then)
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """Everything in a folder, by path."""
+    """Return everything in a folder, by path."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }
@@ -167,7 +167,7 @@ def test_many_may_fetch_one_file_at_once(exports: dict[str, Path], tmp_path: Pat
 
 
 def hostile(exports: dict[str, Path], folder: Path, **changes: Any) -> Path:
-    """A manifest with other members, and with changes of its first file."""
+    """Return a manifest with other members, and with changes of its first file."""
     manifest = orjson.loads((exports["parquet"] / "manifest.json").read_bytes())
     manifest["shards"][0] |= changes.pop("shard", {})
     (folder / "manifest.json").write_bytes(orjson.dumps(manifest | changes))

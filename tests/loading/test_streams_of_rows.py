@@ -115,7 +115,7 @@ def test_resumed_twice_in_an_epoch_the_sequence_is_the_same(
 
 
 def loader(stream: Any, workers: int) -> Any:
-    """A plain DataLoader in batches of four."""
+    """Return a plain DataLoader in batches of four."""
     from torch.utils.data import DataLoader
 
     return DataLoader(stream, batch_size=4, num_workers=workers, collate_fn=list)
@@ -123,7 +123,7 @@ def loader(stream: Any, workers: int) -> Any:
 
 @pytest.fixture
 def torch() -> Iterator[Any]:
-    """The library, where it is installed."""
+    """Yield the library torch, where it is installed."""
     try:
         import torch
     except ImportError:

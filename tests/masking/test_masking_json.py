@@ -25,7 +25,7 @@ _PATTERNS = [
 
 @pytest.fixture(scope="module")
 def masker() -> Masker:
-    """All kinds, and patterns that lean on the ends of texts and on characters that JSON escapes."""
+    """Return a masker of all kinds, and of patterns that depend on ends of texts and on JSON's escapes."""
     return make_masker(*ALL, patterns=_PATTERNS)
 
 

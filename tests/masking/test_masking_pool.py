@@ -30,13 +30,13 @@ QUICK = "ACC-[0-9]{4}"
 
 
 def make_policy(*patterns: dict[str, str], builtins: Sequence[str] = ()) -> MaskingPolicy:
-    """A policy as it is stored, whatever would be refused today."""
+    """Return a policy as it is stored, whatever would be refused today."""
     described = canonical_json({"builtins": list(builtins), "patterns": list(patterns)}).decode()
     return MaskingPolicy((described,), KEY)
 
 
 def slow_document(size: int = 400_000, seed: int = 1) -> bytes:
-    """A JSON document on which the slow pattern takes half a second and more."""
+    """Return a JSON document on which the slow pattern takes half a second and more."""
     return orjson.dumps({"text": "".join(random.Random(seed).choices("ab", k=size))})
 
 
@@ -54,12 +54,12 @@ def scan(pool: ScanPool) -> Scanner:
 
 @pytest.fixture
 def short(scan: Scanner) -> None:
-    """A budget that the slow document exceeds many times over, also the second time."""
+    """Set a budget that the slow document exceeds many times over, also the second time."""
     scan.budget_s, scan.budget_s_per_mb = 0.02, 0.0
 
 
 def find(scan: Scanner, policy: MaskingPolicy, *documents: bytes, workspace: str = "wsp_a") -> dict[int, Any]:
-    """The changes that a scanner finds, from outside an event loop."""
+    """Return the changes that a scanner finds, from outside an event loop."""
     return asyncio.run(scan.find_changes(workspace, policy, documents))
 
 

@@ -88,7 +88,7 @@ _SHAPES = [
 
 
 def _passes_luhn(number: str) -> bool:
-    """The check of ISO/IEC 7812 as the standard words it, digit by digit from the right."""
+    """Return whether a number passes the check of ISO/IEC 7812, computed digit by digit from the right."""
     total = 0
     for index, digit in enumerate(int(letter) for letter in reversed(number) if letter.isdigit()):
         value = digit * 2 if index % 2 else digit

@@ -16,7 +16,7 @@ START = datetime(2026, 3, 2, tzinfo=UTC)
 
 
 def random_rows(seed: int, *, cases: int = 60, labels: int = 6) -> list[tuple[str, str, int]]:
-    """Rows of a log in random order, with repeats; no two of a case at one time."""
+    """Return the rows of a log in random order, with repeats; no two of a case at one time."""
     dice = random.Random(seed)
     rows = []
     for case in range(cases):
@@ -32,7 +32,7 @@ def random_outcomes(seed: int, cases: int = 60) -> dict[str, str | None]:
 
 
 def slow_count(rows: list[tuple[str, str, int]], outcomes: dict[str, str | None], collapse: bool) -> Any:
-    """The same in loops: nodes, edges, variants and sessions as dictionaries."""
+    """Count the same in loops: nodes, edges, variants and sessions as dictionaries."""
     by_case: dict[str, list[tuple[int, str]]] = defaultdict(list)
     for case, label, time in rows:
         by_case[case].append((time, label))

@@ -101,7 +101,7 @@ def add_alarm(db: DbSession, scope: GraphScope, type: str, data: dict[str, Any])
 
 
 def make_delivery(event: OutboxRow) -> DeliveryRow:
-    """An attempt whose receiver sent the event back."""
+    """Return an attempt whose receiver sent the event back."""
     return DeliveryRow(
         id=new_id("dlv"),
         webhook_id="whk_1",
@@ -115,7 +115,7 @@ def make_delivery(event: OutboxRow) -> DeliveryRow:
 
 
 def make_kept_answer(event: OutboxRow) -> IdempotencyRow:
-    """The stored answer to a redelivery, which shows the event."""
+    """Return the stored answer to a redelivery, which shows the event."""
     return IdempotencyRow(
         workspace_id=event.workspace_id,
         mode=event.mode,

@@ -29,12 +29,12 @@ SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """A database with one empty workflow."""
+    """Yield a database with one empty workflow."""
     yield from database_with(SCOPE, tmp_path)
 
 
 def index_long_paths(database: Database) -> list[str]:
-    """Ids of three paths of 48,000 nodes each, the most frequent first."""
+    """Return the ids of three paths of 48,000 nodes each, the most frequent first."""
     index_words(database, SCOPE, *["1a 2b"] * 3, *["3c 4d"] * 2, "5e 6f")
     with database.transaction(write=True) as db:
         for path in db.exec(select(GraphPathRow).order_by(col(GraphPathRow.number))):
@@ -90,7 +90,7 @@ def test_similar_sessions_end_before_the_bytes_of_a_page(database: Database) -> 
 
 
 def make_large_view() -> GraphView:
-    """A view of 20,000 nodes in a row that each session may leave; the last three are its common path."""
+    """Return a view of 20,000 nodes that each session may leave; the last three are its common path."""
     ids = [f"nde_{number:020}" for number in range(20_000)]
     outcomes = (1_000_000, 2_000_000, 3_000_000)
     edges = [

@@ -38,7 +38,7 @@ from tests.support.query_plans import noted_statements, plan_of
 
 @pytest.fixture
 def story(database: Database) -> Story:
-    """A workflow of its own."""
+    """Return a workflow of its own."""
     return Story(database)
 
 

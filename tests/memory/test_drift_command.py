@@ -23,7 +23,7 @@ LETTERS = BASELINE + "an" * NEEDED
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment."""
+    """Yield a deployment."""
     opened = make_runtime(tmp_path)
     yield opened
     opened.close()
@@ -31,7 +31,7 @@ def runtime(tmp_path: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def story(runtime: Runtime) -> Story:
-    """A workflow of its workspace acme, in which a path stops and a node appears."""
+    """Return a workflow of its workspace acme, in which a path stops and a node appears."""
     with runtime.database.transaction(write=True) as db:
         made = create_workspace(db, "acme", region="us", secret=runtime.settings.secret)
     story = Story(runtime.database, GraphScope(Tenant(made.workspace_id, "live"), "checkout"))
@@ -40,7 +40,7 @@ def story(runtime: Runtime) -> Story:
 
 
 def run(runtime: Runtime, *words: str) -> Any:
-    """A command on this deployment."""
+    """Run a command on this deployment."""
     return CliRunner().invoke(command_line, ["drift", *words, "--data", str(runtime.settings.data_dir)])
 
 

@@ -35,12 +35,12 @@ def judge(history: History, state: DetectorState | None = None) -> list[TermChec
 
 
 def alarms_of(history: History, state: DetectorState | None = None) -> list[Alarm]:
-    """Their alarms."""
+    """Return the alarms of these sessions."""
     return [alarm for check in judge(history, state) for alarm in check.alarms]
 
 
 def told(alarms: list[Alarm]) -> list[tuple[str, int]]:
-    """Letter and position of each alarm: small for a fall, upper case for growth.
+    """Return the letter and position of each alarm: lower case for a fall, upper case for growth.
 
     Each letter is a path of one node, so a change of both is one alarm.
     """
@@ -51,12 +51,12 @@ def told(alarms: list[Alarm]) -> list[tuple[str, int]]:
 
 
 def letter_of(alarm: Alarm) -> str:
-    """The letter of a path or node; both have the number of the letter."""
+    """Return the letter of a path or node; both have the number of the letter."""
     return chr(make_history("a").subjects.describe(alarm.subject).key[0])
 
 
 def needed_for(history: History, letter: str) -> int:
-    """After how many misses a path has stopped."""
+    """Return the number of misses after which a path has stopped."""
     subjects = history.subjects
     [watch, *_] = [
         watch

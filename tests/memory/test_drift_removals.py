@@ -23,7 +23,7 @@ from tests.support.graph_sessions import START, make_row, make_steps
 
 @pytest.fixture
 def story(database: Database) -> Story:
-    """A workflow of its own."""
+    """Return a workflow of its own."""
     return Story(database)
 
 

@@ -20,7 +20,7 @@ RULES = DriftRules()
 
 
 def at_least(k: int, n: int, p: float) -> float:
-    """P(Bin(n, p) ≥ k), term by term."""
+    """Return P(Bin(n, p) ≥ k), term by term."""
     return sum(comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k, n + 1))
 
 
@@ -31,7 +31,7 @@ def test_chance_brings_a_run_of_misses_once_in_the_run_length(seen: int, session
     needed = misses_needed(seen, sessions, watched=watched, run_length=10_000)
 
     def odds(misses: int) -> float:
-        """A sighting and then so many misses, each predicted from the sessions before it (Jeffreys)."""
+        """Return the odds of a sighting and so many misses, each predicted from earlier sessions."""
         chance = (seen + 0.5) / (sessions + 1)
         for past in range(misses):
             chance *= (sessions + past - seen + 0.5) / (sessions + past + 1)

@@ -36,7 +36,7 @@ SMALL = GraphCapacity(state_bytes=40_000, way_bytes=88_000)
 
 
 def make_flood(sessions: int, steps: int, seed: int = 0) -> list[list[Step]]:
-    """Sessions of steps that are all new, of three kinds."""
+    """Return sessions of steps that are all new, of three kinds."""
     draw = random.Random(seed)
     kinds = ("click", "press:0:enter", "navigate")
     return [
@@ -54,7 +54,7 @@ def make_flood(sessions: int, steps: int, seed: int = 0) -> list[list[Step]]:
 
 
 def make_full_graph(capacity: GraphCapacity, *words: str) -> Graph:
-    """A graph that took sessions while it had room, and has no more."""
+    """Return a graph that took sessions while it had room, and has none left."""
     graph = Graph(SCOPE)
     graph.add_sessions({f"s{number}": make_steps(text) for number, text in enumerate(words)})
     graph.capacity = capacity
@@ -161,13 +161,13 @@ def test_memory_is_estimated_alike_when_a_graph_grows_and_when_it_is_loaded(data
 
 
 def create_scope(database: Database) -> GraphScope:
-    """A workflow without sessions."""
+    """Return a workflow without sessions."""
     with database.transaction(write=True) as db:
         return make_scope(db)
 
 
 def count_rows(database: Database, scope: GraphScope) -> tuple[int, int, int]:
-    """Nodes, micro-states and traces that are stored."""
+    """Return the nodes, micro-states and traces that are stored."""
     with database.transaction(write=False) as db:
         return (
             len(read_graph_rows(db, scope, GraphNodeRow.number)),
@@ -220,7 +220,7 @@ def test_a_flood_is_bounded_and_every_query_answers(database: Database) -> None:
 
 
 def load(database: Database, scope: GraphScope) -> Graph:
-    """The graph as sealing loads it."""
+    """Return the graph as sealing loads it."""
     with database.transaction(write=False) as db:
         return load_graph(db, scope, SMALL)
 

@@ -39,19 +39,19 @@ Stages = dict[str, float]
 
 
 def take_equal(count: int) -> list[list[Step]]:
-    """Sessions of one variant."""
+    """Add sessions of one variant to the graph."""
     return [make_steps("1a 2b 3c")] * count
 
 
 def take_long(count: int) -> list[list[Step]]:
-    """Sessions of 512 steps that all differ."""
+    """Add sessions of 512 steps that all differ."""
     draw = random.Random(0)
     known = [make_step(f"{number}a") for number in range(256)]
     return [draw.choices(known, k=512) for _ in range(count)]
 
 
 def take_unlike(count: int) -> list[list[Step]]:
-    """Sessions that all differ, on screens of their own that share a part."""
+    """Add sessions that all differ, on screens of their own that share a part."""
     draw = random.Random(0)
     shared = [draw.getrandbits(60) for _ in range(40)]
     return [
@@ -64,7 +64,7 @@ def take_unlike(count: int) -> list[list[Step]]:
 
 
 def take_mixed(count: int) -> list[list[Step]]:
-    """Sessions that all differ, over few nodes."""
+    """Add sessions that all differ, over few nodes."""
     draw = random.Random(0)
     known = [make_step(f"{number}a") for number in range(20)]
     return [draw.choices(known, k=12) for _ in range(count)]
@@ -157,7 +157,7 @@ def assert_linear(measure: Callable[[int], tuple[Stages, Stages]]) -> None:
 
 
 def time_stages(database: Database, sessions: list[list[Step]]) -> Stages:
-    """Seconds of CPU for each thing that is done with a graph."""
+    """Return the CPU seconds of each stage of the work on a graph."""
     stages: Stages = {}
     began = time.process_time()
 

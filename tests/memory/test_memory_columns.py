@@ -26,12 +26,12 @@ SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """A database with one empty workflow."""
+    """Yield a database with one empty workflow."""
     yield from database_with(SCOPE, tmp_path)
 
 
 def read(database: Database, version: int | None = None, cache: ColumnsCache | None = None) -> GraphColumns:
-    """The columns of the workflow in a transaction of their own."""
+    """Return the columns of the workflow, read in a transaction of their own."""
     with database.transaction(write=False) as db:
         if cache is not None:
             return cache.read(db, SCOPE, version or 1)
@@ -47,7 +47,7 @@ def held(columns: GraphColumns) -> list[tuple[Any, ...]]:
 
 @pytest.fixture
 def reads() -> Iterator[list[str]]:
-    """Reads of rows of sessions, each of which waits for a moment, so that others overlap."""
+    """Yield reads of rows of sessions, each of which waits for a moment, so that others overlap."""
     statements: list[str] = []
 
     def read_slowly(statement: str) -> None:
@@ -60,7 +60,7 @@ def reads() -> Iterator[list[str]]:
 
 
 def at_once(ask: Callable[[], Any]) -> list[Any]:
-    """The answers of four threads that ask at the same time."""
+    """Return the answers of four threads that ask at the same time."""
     barrier = threading.Barrier(4)
 
     def wait_and_ask(_: int) -> Any:

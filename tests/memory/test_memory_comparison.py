@@ -18,7 +18,7 @@ EARLIER, LATER = SessionSelection(until=clock.from_ms(5)), SessionSelection(sinc
 
 
 def compared(columns: GraphColumns = COLUMNS, **options: object) -> MemoryComparison:
-    """The later sessions against the earlier ones."""
+    """Return the comparison of the later sessions with the earlier ones."""
     return compare_selections(columns, LATER, EARLIER, workflow="checkout", **options)  # type: ignore[arg-type]
 
 

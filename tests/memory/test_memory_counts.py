@@ -17,12 +17,12 @@ SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """A database with one empty workflow."""
+    """Yield a database with one empty workflow."""
     yield from database_with(SCOPE, tmp_path)
 
 
 def size(database: Database, *, write: bool = False) -> WorkflowGraph:
-    """The size of the workflow's graph."""
+    """Return the size of the workflow's graph."""
     with database.transaction(write=write) as db:
         return read_graph_sizes(db, SCOPE.tenant, [SCOPE.workflow])[SCOPE.workflow]
 

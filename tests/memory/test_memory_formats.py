@@ -47,7 +47,7 @@ HOSTILE = (
 
 
 def hostile() -> GraphView:
-    """A view whose nodes have these labels."""
+    """Return a view whose nodes have these labels."""
     safe = view_for([("abcdefghijkl", "success", 5), ("ba", "error", 1)])
     nodes = tuple(replace(node, label=label) for node, label in zip(safe.nodes, HOSTILE, strict=True))
     return replace(safe, workflow='w"];</title>', nodes=nodes)

@@ -15,23 +15,23 @@ SCOPE = GraphScope(Tenant("wsp_a", "live"), "checkout")
 
 
 def sessions_of(*words: str, prefix: str = "s") -> dict[str, list[Step]]:
-    """Sessions by id."""
+    """Return sessions by id."""
     return {f"{prefix}{index}": make_steps(text) for index, text in enumerate(words)}
 
 
 def paths_of(graph: Graph, change: GraphChange) -> dict[str, str]:
-    """The path of each session of a batch that has steps."""
+    """Return the path of each session of a batch that has steps."""
     paths = {trace.session_id: graph.path_of(trace.trace_key) for trace in change.sessions}
     return {session_id: path.path_id for session_id, path in paths.items() if path is not None}
 
 
 def variants_of(graph: Graph, change: GraphChange) -> list[tuple[int, ...]]:
-    """The nodes of each session of a batch."""
+    """Return the nodes of each session of a batch."""
     return [graph.path_index.variants[graph.variant_of[trace.trace_key]].nodes for trace in change.sessions]
 
 
 def node_of(graph: Graph, step: Step) -> str:
-    """The node of a micro-state that the graph took in."""
+    """Return the node of a micro-state that the graph took in."""
     return graph.nodes[graph.node_index.number_of[step.micro_key]].node_id
 
 

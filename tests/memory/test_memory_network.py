@@ -19,12 +19,12 @@ from tests.support.graph_columns import INVOICES, Way, columns_of, invoices, vie
 
 
 def names(node_ids: Sequence[str]) -> list[str]:
-    """Labels of nodes."""
+    """Return the labels of nodes."""
     return [node_id.removeprefix("nde_") for node_id in node_ids]
 
 
 def network(ways: Sequence[Way] = INVOICES) -> Network:
-    """The network of all sessions of these ways."""
+    """Return the network of all sessions of these ways."""
     columns = columns_of(ways)
     return network_of(columns, columns.current())
 
@@ -93,7 +93,7 @@ def test_dominators_are_those_of_networkx_in_any_graph() -> None:
 
 
 def test_dominators_of_a_graph_that_takes_an_iteration_long() -> None:
-    """Sixteen sessions can record it; the iteration of NetworkX goes 600 times round 1,400 nodes."""
+    # Sixteen sessions can record it; the iteration of NetworkX goes 600 times round 1,400 nodes.
     chain, joins = [f"c{n}" for n in range(20_000)], [f"j{n}" for n in range(20_000)]
     successors = {"start": [chain[0], *joins]}
     successors |= {above: [below] for above, below in pairwise(chain)}
@@ -105,7 +105,7 @@ def test_dominators_of_a_graph_that_takes_an_iteration_long() -> None:
 
 
 def test_one_graph_waits_for_no_other() -> None:
-    """`functools.cached_property` of Python 3.11 has one lock for all graphs."""
+    # `functools.cached_property` of Python 3.11 has one lock for all graphs.
     began, may_end = threading.Event(), threading.Event()
 
     class Slow:

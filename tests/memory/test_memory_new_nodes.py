@@ -17,7 +17,7 @@ from tests.support.graph_sessions import make_row, make_scope, make_steps
 
 
 def add_alarm(db: DbSession, graph_key: dict[str, str], type: str, subject_id: str, *, days_ago: int) -> None:
-    """An alarm that was given so long ago."""
+    """Store an alarm that was sent so long ago."""
     given = {"type": type, "subject_id": subject_id, "seal_seq": 1, "event_id": "evt_1", "data": {}}
     db.add(DriftAlarmRow(**graph_key, **given, created_at=clock.now() - timedelta(days=days_ago)))  # type: ignore[arg-type]
 

@@ -25,7 +25,7 @@ def act_edges(steps: int) -> float:
 
 
 def everyone(columns: GraphColumns) -> np.typing.NDArray[np.bool_]:
-    """All rows."""
+    """Return all rows."""
     return columns.current()
 
 

@@ -30,7 +30,7 @@ USUAL, OTHER, RARE = "1a 2b 3c", "4d 5e 6f", "7g 8h 9i"
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """A database with one empty workflow."""
+    """Yield a database with one empty workflow."""
     yield from database_with(SCOPE, tmp_path)
 
 
@@ -45,13 +45,13 @@ def add(database: Database, *words: str, **members: Any) -> list[SessionRow]:
 
 
 def ask(db: DbSession, **filters: Any) -> list[MemoryPath]:
-    """The paths of the workflow."""
+    """Return the paths of the workflow."""
     graph = {"tenant": SCOPE.tenant, "workflow": SCOPE.workflow}
     return list_paths(db, **{**graph, **filters})
 
 
 def paths_of(database: Database, **filters: Any) -> list[MemoryPath]:
-    """The same in a transaction of its own."""
+    """Return the paths of the workflow, read in a transaction of their own."""
     with database.transaction(write=False) as db:
         return ask(db, **filters)
 
@@ -118,7 +118,7 @@ def test_by_typicality_sessions_without_steps_are_listed_on_no_path(database: Da
 
 
 def test_a_path_says_what_its_sessions_did(database: Database) -> None:
-    """Half of the sessions leave out a step, some go back; the way shown says so."""
+    # Half of the sessions leave out a step, and some go back; the path must show both.
     add(database, *["1a 2b 3c 4d 5e"] * 5, *["1a 2b 4d 5e"] * 3, *["1a 2b 1a 2b 3c 4d 5e"] * 2)
     (path,) = paths_of(database)
     assert (path.session_count, path.variants, path.exact_frequency) == (10, 3, 0.5)

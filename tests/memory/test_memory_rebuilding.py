@@ -21,7 +21,7 @@ Sessions = Sequence[tuple[str, Sequence[Step]]]
 
 
 def grown(sessions: Sessions, *, batch: int = 5) -> tuple[RebuildInput, dict[str, int]]:
-    """A graph that took sessions in batches, and the trace of each."""
+    """Return a graph that took sessions in batches, and the trace of each."""
     graph = Graph(SCOPE)
     states: list[MicroState] = []
     traces: list[StateTrace] = []
@@ -37,7 +37,7 @@ def grown(sessions: Sessions, *, batch: int = 5) -> tuple[RebuildInput, dict[str
 def recorded_of(
     graph: Graph, states: Sequence[MicroState], traces: Sequence[StateTrace], sessions: Counter[int]
 ) -> RebuildInput:
-    """A graph as a rebuild finds it."""
+    """Return a graph as a rebuild finds it."""
     variants = {key: (variant.nodes, variant.path) for key, variant in graph.path_index.variants.items()}
     return RebuildInput(SCOPE, graph.nodes, graph.paths, states, traces, sessions, variants)
 
@@ -49,7 +49,7 @@ def again(recorded: RebuildInput, rebuilt: Rebuilt, kind: RebuildKind) -> Rebuil
 
 
 def screens_of(kind: int, count: int, rng: random.Random) -> list[Step]:
-    """Steps of one act on screens that share about three fifths of their tokens."""
+    """Return steps of one act on screens that share about three fifths of their tokens."""
     return [
         make_step("1a", features=[kind * 100 + index for index in rng.sample(range(12), 9)])
         for _ in range(count)
@@ -57,7 +57,7 @@ def screens_of(kind: int, count: int, rng: random.Random) -> list[Step]:
 
 
 def mixed(seed: int) -> list[tuple[str, list[Step]]]:
-    """Sessions on three kinds of screens that vary, in an order of their own."""
+    """Return sessions on three kinds of screens that vary, in an order of their own."""
     screens = [screens_of(kind, 12, random.Random(kind)) for kind in range(3)]
     rng = random.Random(9)
     sessions = [(f"s{number}", [rng.choice(screens[kind]) for kind in range(3)]) for number in range(90)]
@@ -66,7 +66,7 @@ def mixed(seed: int) -> list[tuple[str, list[Step]]]:
 
 
 def partition(states: Iterable[MicroState]) -> list[int]:
-    """The node of each micro-state, by key."""
+    """Return the node of each micro-state, by key."""
     return [state.node for state in sorted(states, key=lambda state: state.micro_key)]
 
 

@@ -28,13 +28,13 @@ KINDS: tuple[RebuildKind, ...] = ("anchored", "fresh")
 
 @pytest.fixture
 def scope(database: Database) -> GraphScope:
-    """A workflow without sessions."""
+    """Return a workflow without sessions."""
     with database.transaction(write=True) as db:
         return make_scope(db)
 
 
 def vague(rng: random.Random) -> list[Step]:
-    """A session of two acts on screens that differ from time to time."""
+    """Return a session of two acts on screens that differ from time to time."""
     return [
         make_step(word, 1_000 * number, features=[100 * number + token for token in rng.sample(range(12), 9)])
         for number, word in enumerate(("1a", "2b"), 1)

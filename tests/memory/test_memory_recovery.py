@@ -18,7 +18,7 @@ def anchors(
     failed_ms: Mapping[int, int],
     successes: Mapping[int, Sequence[int]] | None = None,
 ) -> list[Anchor]:
-    """The anchors of sessions that failed at these times, by row."""
+    """Return the anchors of sessions that failed at these times, by row."""
 
     def read_successes(_: Ints) -> Mapping[int, Sequence[int]]:
         return successes or {}

@@ -36,7 +36,7 @@ class Line(NamedTuple):
 
 
 def branching(seed: int) -> GraphView:
-    """A workflow of up to 40 nodes in which sessions leave out, repeat and exchange steps."""
+    """Return a workflow of up to 40 nodes in which sessions leave out, repeat and exchange steps."""
     rng = random.Random(seed)
     usual = [f"{rng.choice(['Open', 'Fill in', 'Confirm'])} field {index}" for index in range(8 + seed % 7)]
     ways: list[Way] = [(usual, "success", 80)]
@@ -49,7 +49,7 @@ def branching(seed: int) -> GraphView:
 
 
 def crowded(seed: int) -> GraphView:
-    """A workflow in which sessions begin, end and go anywhere, with short, long and wide labels."""
+    """Return a workflow in which sessions begin, end and go anywhere, with short, long and wide labels."""
     rng = random.Random(seed)
     count = rng.randrange(3, MAX_NODES + 1)
     form = (
@@ -79,7 +79,7 @@ VIEWS = {
 
 
 def lines_of(root: ElementTree.Element) -> Iterator[Line]:
-    """The drawn edges."""
+    """Yield the drawn edges."""
     for group in root.iter(f"{SVG}g"):
         title, path = group.find(f"{SVG}title"), group.find(f"{SVG}path")
         ends = re.match(r"(.*) → (.*): \S+ of sessions", "" if title is None else str(title.text))
@@ -97,7 +97,7 @@ def lines_of(root: ElementTree.Element) -> Iterator[Line]:
 
 
 def labels_of(root: ElementTree.Element) -> Iterator[tuple[str, Box]]:
-    """The texts of nodes, each with the label of its node."""
+    """Yield the texts of nodes, each with the label of its node."""
     for group in root.iter(f"{SVG}g"):
         title = group.find(f"{SVG}title")
         if title is None or " · " not in str(title.text):
@@ -110,7 +110,7 @@ def labels_of(root: ElementTree.Element) -> Iterator[tuple[str, Box]]:
 
 
 def crossings(svg: str) -> list[tuple[str, str, str]]:
-    """The edges that cross a text of a node, that of their own ends included."""
+    """Return the edges that cross a text of a node, that of their own ends included."""
     root = ElementTree.fromstring(svg)
     labels = list(labels_of(root))
     boxes = np.array([(box.left, box.top, box.right, box.bottom) for _, box in labels])

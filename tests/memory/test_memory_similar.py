@@ -12,7 +12,7 @@ from tests.support.graph_columns import Way, columns_of
 
 
 def columns_with_grains(ways: Sequence[Way], screens: str = "") -> GraphColumns:
-    """Columns whose nodes, in the order of their first visit, have these screens; else their own."""
+    """Return columns whose nodes, in the order of their first visit, have these screens, else their own."""
     columns = columns_of(ways)
     columns.nodes = [
         node._replace(screen=ord(screens[number]) if screens else number, act=number)
@@ -22,12 +22,12 @@ def columns_with_grains(ways: Sequence[Way], screens: str = "") -> GraphColumns:
 
 
 def nearest(columns: GraphColumns, row: int, limit: int = 10) -> list[SimilarRow]:
-    """The sessions most like that of a row."""
+    """Return the sessions most like that of a row."""
     return index_similarity(columns).nearest(row, limit)
 
 
 def with_parts(columns: GraphColumns) -> GraphColumns:
-    """The columns with screens that have no part in common."""
+    """Return the columns with screens that have no part in common."""
     columns.nodes = [
         node._replace(parts=(3 * number, 3 * number + 1, 3 * number + 2))
         for number, node in enumerate(columns.nodes)
@@ -153,7 +153,7 @@ def test_the_index_is_made_once_for_each_version() -> None:
 
 
 def grown(columns: GraphColumns, before: Sequence[Way], *ways: Way) -> GraphColumns:
-    """The next version of columns of some ways, in which sessions came on others."""
+    """Return the next version of columns of some ways, in which sessions came on others."""
     later = columns_with_grains([*before, *ways])
     later.version, later.lasting = 2, columns.lasting
     later.added[len(columns.session_id) :] = 2

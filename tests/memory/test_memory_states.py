@@ -28,17 +28,17 @@ from recorder.sealing.frame_digests import read_cells_of_frame_picture
 
 
 def dom(*body: Any) -> dict[str, Any]:
-    """A snapshot with these elements in its body."""
+    """Return a snapshot with these elements in its body."""
     return {"v": 1, "format": "nodes", "html": ["html", {}, ["body", {}, *body]]}
 
 
 def screen_of(snapshot: Any = None, **members: Any) -> Screen:
-    """The screen of a frame with only these members."""
+    """Return the screen of a frame with only these members."""
     return describe_screen(**{"dom": snapshot, "url": None, "title": None, "cells": None, **members})
 
 
 def jaccard(first: Screen, other: Screen) -> float:
-    """Similarity of two screens."""
+    """Return the similarity of two screens."""
     mine, theirs = set(first.features), set(other.features)
     return len(mine & theirs) / len(mine | theirs)
 

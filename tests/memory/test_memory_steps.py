@@ -14,23 +14,23 @@ USER = {"tag": "input", "attrs": {"id": "user"}}
 
 
 def event(t_ms: int, type: str = "click", **members: Any) -> dict[str, Any]:
-    """An event; its id follows from its time unless one is given."""
+    """Return an event; its id follows from its time unless one is given."""
     return {"id": f"evt_{t_ms:06d}", "t_ms": t_ms, "type": type, **members}
 
 
 def frame(t_ms: int, path: str) -> FrameScreen:
-    """A frame that shows an address."""
+    """Return a frame that shows an address."""
     screen = describe_screen(dom=None, url=f"https://a.example/{path}", title=None, cells=None)
     return FrameScreen(t_ms, f"frm_{t_ms:06d}", screen)
 
 
 def steps_of(*events: dict[str, Any], frames: list[FrameScreen] | None = None) -> list[Step]:
-    """The steps of a session."""
+    """Return the steps of a session."""
     return session_steps(events, frames or [])
 
 
 def target_of(target: dict[str, Any] | None, type: str = "click", **members: Any) -> str:
-    """The token of one event's target."""
+    """Return the token of one event's target."""
     return steps_of(event(0, type, target=target, **members))[0].target
 
 

@@ -42,7 +42,7 @@ USUAL, RETRIED, OTHER = "1a 2b 3c 4d", "1a 2b 3c 2b 3c 4d", "5e 6f"
 
 @pytest.fixture
 def scope(database: Database) -> GraphScope:
-    """A workflow without sessions."""
+    """Return a workflow without sessions."""
     with database.transaction(write=True) as db:
         return make_scope(db)
 
@@ -76,7 +76,7 @@ def statistics_of(database: Database, scope: GraphScope) -> Counter[tuple[Any, .
 
 
 def paths_of(database: Database, scope: GraphScope) -> dict[str, str]:
-    """The path of each session that is counted now."""
+    """Return the path of each session that is counted now."""
     with database.transaction(write=False) as db:
         graph = load_graph(db, scope)
         rows = active_paths(db, scope)
@@ -89,7 +89,7 @@ def count(db: DbSession, table: Any, scope: GraphScope) -> int:
 
 
 def active_paths(db: DbSession, scope: GraphScope) -> list[SessionPathRow]:
-    """The rows of the sessions that are counted now."""
+    """Return the rows of the sessions that are counted now."""
     where = (*in_scope(SessionPathRow, scope), col(SessionPathRow.removed_version).is_(None))
     return list(db.exec(select(SessionPathRow).where(*where)))
 

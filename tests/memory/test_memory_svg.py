@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def wandering(nodes: int, seed: int, *, length: int = 14) -> GraphView:
-    """A workflow in which sessions go back and forth between many nodes."""
+    """Return a workflow in which sessions go back and forth between many nodes."""
     rng = random.Random(seed)
     names = [f"{rng.choice(['Open', 'Check', 'Confirm the'])} item {index}" for index in range(nodes)]
     ways: list[Way] = [(names[:8], "success", 60)]
@@ -46,7 +46,7 @@ VIEWS = {
 
 
 def words(svg: str) -> list[str]:
-    """All text that is shown."""
+    """Return all text that is shown."""
     return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 

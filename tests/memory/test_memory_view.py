@@ -19,18 +19,18 @@ TIMES = ([1, 10, 20, 5], [3, 30, 40, 5], [2, 12, 7, 8, 1], [9, 100])
 
 
 def view() -> GraphView:
-    """The view of the four."""
+    """Return the view of the four sessions."""
     columns = columns_of(WAYS, TIMES)
     return graph_view_of(columns, columns.current(), workflow="checkout")
 
 
 def node(view: GraphView, name: str) -> ViewNode:
-    """A node by its label."""
+    """Return a node by its label."""
     return next(node for node in view.nodes if node.label == name)
 
 
 def edge(view: GraphView, source: str | None, target: str | None) -> ViewEdge:
-    """An edge by the labels of its ends."""
+    """Return an edge by the labels of its ends."""
     ends = tuple(None if name is None else f"nde_{name}" for name in (source, target))
     return next(edge for edge in view.edges if (edge.source, edge.target) == ends)
 

@@ -35,7 +35,7 @@ _TABLES = (
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
-    """A database of either engine with one workflow, in which nothing was recorded."""
+    """Yield a database of either engine with one workflow, in which nothing was recorded."""
     opened = Database(database_url)
     with opened.transaction(write=True) as db:
         for table in _TABLES:
@@ -76,7 +76,7 @@ def seal(database: Database, sessions: Sequence[tuple[str, dict[str, Any]]], ind
 
 
 def labels(database: Database) -> list[str]:
-    """The labels of the nodes, by number."""
+    """Return the labels of the nodes, by number."""
     with database.transaction(write=False) as db:
         head = read_newest_version(db, SCOPE)
         assert head is not None
@@ -84,7 +84,7 @@ def labels(database: Database) -> list[str]:
 
 
 def named(*names: str, actor: str = "ada") -> list[tuple[str, dict[str, Any]]]:
-    """Sessions that click a button of these names."""
+    """Return sessions that click a button of these names."""
     return [(actor, {"names": (f"Click {name}",)}) for name in names]
 
 

@@ -38,12 +38,12 @@ SHAPES: dict[str, tuple[list[str], int | None]] = {
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
-    """A database with one empty workflow."""
+    """Yield a database with one empty workflow."""
     yield from database_with(SCOPE, tmp_path)
 
 
 def read_columns(database: Database) -> GraphColumns:
-    """The graph as queries see it."""
+    """Return the graph as queries see it."""
     with database.transaction(write=False) as db:
         return read_newest_columns(db, SCOPE)
 

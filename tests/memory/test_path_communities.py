@@ -13,7 +13,7 @@ from recorder.tenant import GraphScope, Tenant
 
 
 def vectors_of(*rows: list[float]) -> csr_array:
-    """Rows of length 1; those of zeros stay."""
+    """Return the rows scaled to length 1; rows of zeros stay."""
     values = np.array(rows, dtype=np.float64)
     lengths = np.linalg.norm(values, axis=1, keepdims=True)
     return csr_array(np.divide(values, lengths, out=values, where=lengths > 0))

@@ -17,7 +17,7 @@ from tests.support.graph_columns import columns_of
 
 
 def ways_of(*variants: tuple[str, int]) -> ShownWayVariants:
-    """Variants by their letters, each with its sessions."""
+    """Return variants by their letters, each with its sessions."""
     sequences = [tuple(ord(letter) for letter in letters) for letters, _ in variants]
     return ShownWayVariants.of(sequences, [sessions for _, sessions in variants])
 
@@ -56,7 +56,7 @@ def test_a_node_that_most_leave_out_is_not_optional_for_queries_either() -> None
 
 
 def test_the_way_shown_is_the_one_that_most_sessions_are_near() -> None:
-    """The most frequent variant is far from the others, which are near each other."""
+    # The most frequent variant is far from the others, which are near each other.
     ways = ways_of(("xyzuv", 12), ("abcde", 6), ("abcdf", 6), ("abcdg", 6))
     way = choose_shown_way(ways)
     assert way.row == 1
@@ -64,7 +64,7 @@ def test_the_way_shown_is_the_one_that_most_sessions_are_near() -> None:
 
 
 def test_a_way_that_many_sessions_are_near_is_shown_where_others_come_before_it() -> None:
-    """Each variant is of one session; the last ones, of which one is in the middle, are alike."""
+    # Each variant is of one session; the last ones, of which one is in the middle, are alike.
     apart = [(letters * 2, 1) for letters in ("abc", "def", "ghi", "jkl", "mno", "pqr", "stu", "vwx")]
     others = [(letters.upper(), 1) for letters, _ in apart]
     ways = ways_of(*apart, *others, ("12346", 1), ("12347", 1), ("12345", 1), ("1234", 1))
@@ -73,7 +73,7 @@ def test_a_way_that_many_sessions_are_near_is_shown_where_others_come_before_it(
 
 
 def test_a_detour_of_few_sessions_is_not_the_way_shown() -> None:
-    """Nodes that most leave out are not optional, so the variant with the detour is far from the others."""
+    # Nodes that most leave out are not optional, so the variant with the detour is far from the others.
     ways = ways_of(("abcdef", 70), ("abxyzcdef", 12), ("abcde", 10))
     assert list_optional_nodes(ways.sequence(1), ways).tolist() == [False] * 8 + [True]
     assert choose_shown_way(ways).row == 0

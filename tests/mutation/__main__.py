@@ -134,7 +134,7 @@ def _run_mutant(mutant: Mutant, tree: Path, known: dict[str, str], results: Path
 
 
 def _digest_of(mutant: Mutant) -> str:
-    """Digest of the file as it is, so that a clean run of the tests counts for this code."""
+    """Return the digest of the file as it is, so that a clean run of the tests counts for this code."""
     return hashlib.sha256((ROOT / mutant.file).read_bytes()).hexdigest()[:8]
 
 

@@ -14,7 +14,7 @@ __all__ = ["deployment", "recorder"]
 
 @pytest.fixture
 def recorder(tmp_path: Path) -> Iterator[RecorderResource]:
-    """The resource on a new deployment."""
+    """Yield the resource on a new deployment."""
     make_runtime(tmp_path / "data").close()
     yield RecorderResource(data_dir=str(tmp_path / "data"))
     close_shared_runtimes()

@@ -17,7 +17,7 @@ CONFIG = {"workspace": "acme", "workflow": ["checkout"]}
 
 
 def terminate_while_writing(deployment: Deployment, *, is_cancelled: bool = True) -> dg.DagsterRun:
-    """A run from Dagster's pages that is terminated when it has planned its files, or whose service stops."""
+    """Start a run from Dagster's pages that is terminated once its files are planned, or orphaned."""
     is_sent = False
 
     def terminate(statement: str) -> None:
@@ -42,7 +42,7 @@ def run_again(
 
 
 def read_statuses(deployment: Deployment) -> list[tuple[str, str | None]]:
-    """Statuses and error codes of the exports, the newest first."""
+    """Return the statuses and error codes of the exports, the newest first."""
     return [(row.status, (row.error or {}).get("code")) for row in deployment.exports()]
 
 

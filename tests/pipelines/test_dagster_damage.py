@@ -29,7 +29,7 @@ from tests.support.dagster_deployment import Deployment
 
 @pytest.fixture
 def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """Instance with a file of events for each run."""
+    """Yield an instance with a file of events for each run."""
     (tmp_path / "dagster").mkdir()
     with dg.DagsterInstance.local_temp(str(tmp_path / "dagster")) as instance:
         yield instance

@@ -45,7 +45,7 @@ DATASETS = dg.DynamicPartitionsDefinition(name="datasets")
 
 @dg.asset(check_specs=[dg.AssetCheckSpec("counts", asset="shown")])
 def shown(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[None]]:
-    """Quote a word in every record that a run has."""
+    """Yield the fixture that puts a quotation mark into every record of a run."""
     context.log.warning(f"a warning with {WORD}")
     print(f"printed {WORD}")
     context.log_event(dg.AssetObservation("shown", metadata={"seen": dg.MetadataValue.md(WORD)}))
@@ -75,7 +75,7 @@ def broken(context: dg.AssetExecutionContext) -> None:
 def instance(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dg.DagsterInstance]:
-    """Instance of `dagster_home` with its folder in a temporary place."""
+    """Yield an instance of `dagster_home` with its folder in a temporary place."""
     settings = yaml.safe_load((HOME / "dagster.yaml").read_text())
     if request.param == "postgresql":
         url = create_empty_database(request.getfixturevalue("postgres"))

@@ -52,7 +52,7 @@ def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
 
 
 def rerun_checks(deployment: Deployment, **config: Any) -> list[dg.AssetCheckEvaluation]:
-    """Results of the checks alone, as the button on Dagster's page runs them."""
+    """Run the checks alone, as the button on Dagster's page does; return their results."""
     result = dg.materialize(
         [datasets, dataset_checks],
         selection=dg.AssetSelection.checks(dataset_checks),
@@ -65,7 +65,7 @@ def rerun_checks(deployment: Deployment, **config: Any) -> list[dg.AssetCheckEva
 
 
 def expire_files_of_an_export(deployment: Deployment) -> ExportRow:
-    """A completed export of `login` whose files were deleted by retention."""
+    """Delete the files of a completed export of `login` by retention; return the export."""
     row = deployment.queue(workflow="login")
     (request,) = deployment.tick()
     deployment.run(request)

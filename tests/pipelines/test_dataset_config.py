@@ -82,7 +82,7 @@ _VARIANTS: list[dict[str, Any]] = [
 
 
 def queued(body: dict[str, Any]) -> ExportRow:
-    """The row that this body would leave, with the request resolved already."""
+    """Return the row that this body would store, with the request resolved already."""
     body_model = ExportCreate.model_validate(body)
     assert (
         body_model.filter is not None

@@ -70,7 +70,7 @@ def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment)
 
 @pytest.fixture
 def export_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of local exports; requested before the deployment."""
+    """Return the folder of local exports; requested before the deployment."""
     monkeypatch.setenv("RECORDER_LOCAL_EXPORT_ROOT", str(tmp_path / "local"))
     return tmp_path / "local"
 

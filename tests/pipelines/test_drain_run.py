@@ -26,7 +26,7 @@ from tests.support.waiting_sessions import EVENTS_PER_SESSION, stop_sessions
 def drain(
     recorder: RecorderResource, *, idle_seconds: float = 0.2, picture_seconds: float = 60
 ) -> dg.ExecuteInProcessResult:
-    """One drain run that ends soon."""
+    """Run one drain run that ends soon."""
     chosen = SealingDrainConfig(idle_seconds=idle_seconds, max_seconds=60, picture_seconds=picture_seconds)
     config = dg.RunConfig(ops={"seal": chosen})
     return dg.materialize([sealing], resources={"recorder": recorder}, run_config=config)
@@ -39,7 +39,7 @@ def statuses(recorder: RecorderResource) -> Counter[str]:
 
 
 def metadata_sums(result: dg.ExecuteInProcessResult, asset: str, name: str) -> float:
-    """The sum of a number over all materializations of an asset."""
+    """Return the sum of a number over all materializations of an asset."""
     events = result.get_asset_materialization_events()
     results = [event.materialization for event in events if event.asset_key == dg.AssetKey(asset)]
     return sum(float(item.metadata[name].value) for item in results if name in item.metadata)  # type: ignore[arg-type]

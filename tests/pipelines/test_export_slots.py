@@ -44,7 +44,7 @@ SPARE = {PRIORITY_TAG: SPARE_PRIORITY}
 
 @pytest.fixture
 def other(deployment: Deployment) -> Deployment:
-    """A second workspace of the deployment."""
+    """Return a second workspace of the deployment."""
     return another_workspace(deployment, "other")
 
 
@@ -52,7 +52,7 @@ def other(deployment: Deployment) -> Deployment:
 def real_queue(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[dg.DagsterInstance]:
-    """The instance of `dagster_home/dagster.yaml`, as the one of the deployment."""
+    """Yield the instance of `dagster_home/dagster.yaml`, as the one of the deployment."""
     monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
     with dg.DagsterInstance.from_config(str(HOME)) as instance:
         deployment.instance = instance
@@ -60,7 +60,7 @@ def real_queue(
 
 
 def start(deployment: Deployment, row: ExportRow, **tags: str) -> dg.DagsterRun:
-    """A run that works on an export."""
+    """Start a run that works on an export."""
     run = deployment.add_run(row, STARTED, tags)
     with deployment.runtime.database.transaction(write=True) as db:
         claim_export(deployment.runtime.database, db, row.id, owner=run.run_id)
@@ -74,14 +74,14 @@ def end(instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
 
 
 def next_of_queue(instance: dg.DagsterInstance) -> list[str]:
-    """Exports whose runs Dagster's queue starts now."""
+    """Return the exports whose runs Dagster's queue starts now."""
     daemon = QueuedRunCoordinatorDaemon(interval_seconds=2)
     runs = daemon._get_runs_to_dequeue(instance, instance.get_concurrency_config(), None)
     return [run.tags[EXPORT_TAG] for run in runs]
 
 
 def read_tags(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, str]:
-    """Tags of a run as they are now."""
+    """Return the tags of a run as they are now."""
     stored = instance.get_run_by_id(run.run_id)
     assert stored is not None
     return dict(stored.tags)
@@ -141,7 +141,7 @@ def test_a_run_that_waits_beyond_the_share_is_overtaken_only_while_its_workspace
 
 
 def add_page_run(deployment: Deployment, status: dg.DagsterRunStatus, **tags: str) -> dg.DagsterRun:
-    """A run from Dagster's pages: its configuration names no export."""
+    """Create a run from Dagster's pages: its configuration names no export."""
     job = dg.Definitions(
         [datasets], resources={"recorder": deployment.recorder}
     ).resolve_implicit_global_asset_job_def()
@@ -325,7 +325,7 @@ def test_a_slot_that_no_share_takes_goes_to_the_next_in_turn() -> None:
 
 
 def make_row(export_id: str, workspace_id: str) -> ExportRow:
-    """An export that waits."""
+    """Return an export that waits."""
     return ExportRow(
         id=export_id,
         workspace_id=workspace_id,

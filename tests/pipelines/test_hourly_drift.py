@@ -21,14 +21,14 @@ from tests.support.graph_sessions import add_workflow
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """A Dagster instance in memory."""
+    """Yield a Dagster instance in memory."""
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
 
 
 @pytest.fixture
 def story(recorder: RecorderResource) -> Story:
-    """A workflow of the deployment."""
+    """Return a workflow of the deployment."""
     return Story(recorder.runtime.database)
 
 

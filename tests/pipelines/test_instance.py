@@ -18,7 +18,7 @@ HOME = ROOT / "dagster_home"
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """The instance with its folder in a temporary place."""
+    """Yield the instance with its folder in a temporary place."""
     monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
     with dg.DagsterInstance.from_config(str(HOME)) as instance:
         yield instance

@@ -53,7 +53,7 @@ def queue(deployment: Deployment, workspace_id: str, session_id: str, kind: Repl
 
 
 def asked_for(deployment: Deployment) -> list[str]:
-    """Replays for which the sensor asks for runs."""
+    """Return the replays for which the sensor requests runs."""
     result = request_live_replay_runs(lambda: deployment.instance, deployment.recorder)
     return (
         []
@@ -64,7 +64,7 @@ def asked_for(deployment: Deployment) -> list[str]:
 
 @pytest.fixture
 def replays(deployment: Deployment) -> list[str]:
-    """Two replays of one workspace, then one of another."""
+    """Return two replays of one workspace, then one of another."""
     (session_id,) = seal(deployment.runtime, [Recording()], workspace_id=deployment.workspace_id)
     with deployment.runtime.database.transaction(write=True) as db:
         secret = deployment.runtime.settings.secret
@@ -136,7 +136,7 @@ def test_the_sensor_leaves_replays_to_a_worker(deployment: Deployment, replays: 
 
 @pytest.fixture
 def guided(deployment: Deployment, replays: list[str]) -> list[str]:
-    """A guided replay of each workspace, asked for before another full one of both."""
+    """Return a guided replay of each workspace, requested before another full one of both."""
     with deployment.runtime.database.transaction(write=True) as db:
         rows = [db.get_one(ReplayRow, replay_id) for replay_id in (replays[0], replays[2])]
         for row in db.exec(select(ReplayRow)):
@@ -188,7 +188,7 @@ def test_a_run_leaves_its_guided_replay_waiting_while_another_one_runs(
 
 
 def read_status(deployment: Deployment, replay_id: str) -> str:
-    """Status of a replay."""
+    """Return the status of a replay."""
     with deployment.runtime.database.transaction(write=False) as db:
         return db.get_one(ReplayRow, replay_id).status
 

@@ -29,13 +29,13 @@ SCOPE = GraphScope(Tenant(WORKSPACE, "live"), "checkout")
 
 @pytest.fixture
 def desk(recorder: RecorderResource) -> Iterator[Desk]:
-    """Records sessions."""
+    """Yield a desk that records sessions."""
     with open_desk(recorder.runtime) as desk:
         yield desk
 
 
 def record(desk: Desk, *pages: str, workflow: str = "checkout", tags: tuple[str, ...] = ("success",)) -> str:
-    """A session of clicks on these pages."""
+    """Record a session of clicks on these pages."""
     events = [
         {"t_ms": 100 * index, "type": "click", "url": f"https://shop.example/{page}", "title": page}
         for index, page in enumerate(pages, 1)

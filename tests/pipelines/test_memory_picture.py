@@ -13,7 +13,7 @@ from tests.support.graph_columns import INVOICES, columns_of, invoices, view_for
 
 
 def paths() -> list[MemoryPath]:
-    """The paths of the console's drawing."""
+    """Return the paths of the console's drawing."""
     columns = columns_of(INVOICES)
     return describe_common_paths(columns, columns.current())
 

@@ -26,7 +26,7 @@ HOME = Path(__file__).parents[2] / "dagster_home"
 
 @pytest.fixture
 def instance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
-    """The instance of `dagster_home/dagster.yaml` in a folder of the test."""
+    """Yield the instance of `dagster_home/dagster.yaml` in a folder of the test."""
     monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
     with dg.DagsterInstance.from_config(str(HOME)) as instance:
         yield instance

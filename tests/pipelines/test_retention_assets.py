@@ -213,7 +213,7 @@ def add_waiting_erasure(deployment: Deployment, *, due_by: datetime) -> None:
 def test_tables_are_rewritten_at_any_hour_in_the_last_days_of_an_erasure(
     deployment: Deployment, days: int, is_urgent: bool
 ) -> None:
-    """The service may run in hours of work alone."""
+    # The service may run only in working hours.
     runtime, now = deployment.runtime, clock.now()
     runtime = replace(runtime, settings=replace(runtime.settings, quiet_hour=(now.hour + 12) % 24))
     add_waiting_erasure(deployment, due_by=now + timedelta(days=days))

@@ -37,13 +37,13 @@ OWNER = "run"
 
 
 def claim(deployment: Deployment, at_work: list[ExportRow], served: dict[str, float]) -> str | None:
-    """Id of the next export that the run takes."""
+    """Claim the next export that the run takes; return its id."""
     result = small_export_claims.claim_next_small_export(deployment.runtime.database, OWNER, at_work, served)
     return result[0].id if result else None
 
 
 def row_of(deployment: Deployment, export_id: str) -> ExportRow:
-    """The row of an export as it is now."""
+    """Return the row of an export as it is now."""
     with deployment.runtime.database.transaction(write=False) as db:
         return db.get_one(ExportRow, export_id)
 
@@ -254,7 +254,7 @@ def test_a_run_that_is_told_to_end_finishes_what_it_began(deployment: Deployment
 def test_a_run_that_reported_an_export_still_ends_in_order(
     deployment: Deployment, writing: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
-    """Dagster's handlers of signals, installed again after each report, would fail the run."""
+    # Dagster's handlers of signals, installed again after each report, would fail the run.
     deployment.queue(tag="a")
     datasets = dg.AssetKey("datasets")
 
@@ -275,7 +275,7 @@ def test_a_run_that_reported_an_export_still_ends_in_order(
 
 
 def jobs_of(deployment: Deployment) -> list[str | None]:
-    """Jobs of the runs that the sensor asks for now."""
+    """Return jobs of the runs that the sensor asks for now."""
     result = take_up_exports(lambda: deployment.instance, deployment.recorder)
     return [] if isinstance(result, dg.SkipReason) else [run.job_name for run in result.run_requests or []]
 

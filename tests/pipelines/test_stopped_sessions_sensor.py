@@ -31,7 +31,7 @@ DEFINITIONS = dg.Definitions(
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    """A Dagster instance in memory."""
+    """Yield a Dagster instance in memory."""
     with dg.DagsterInstance.ephemeral() as instance:
         yield instance
 
@@ -44,7 +44,7 @@ def tick(instance: dg.DagsterInstance, recorder: RecorderResource) -> dg.RunRequ
 
 
 def make_run(instance: dg.DagsterInstance, status: dg.DagsterRunStatus) -> str:
-    """A record of a drain run; returns its id."""
+    """Create a record of a drain run; return its id."""
     job = DEFINITIONS.resolve_job_def(JOB)
     # A queued run must say where its code is; there is no public way to make one.
     repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
@@ -119,7 +119,7 @@ def make_run_of_process(instance: dg.DagsterInstance, status: str, process_id: i
 
 @pytest.fixture
 def ended_process() -> int:
-    """Id of a process that has ended."""
+    """Return the id of a process that has ended."""
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid

@@ -46,7 +46,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def make_client(context: WorkspaceProcessContext, settings: Settings, peer: str = "127.0.0.1") -> TestClient:
-    """Client of the application without a login; it calls from this address."""
+    """Return a client of the application without a login; it calls from this address."""
     app = create_app(context, settings)
     return TestClient(app, base_url=BASE, client=(peer, 50_000), follow_redirects=False)
 
@@ -58,7 +58,7 @@ def client(context: WorkspaceProcessContext, settings: Settings) -> TestClient:
 
 @pytest.fixture
 def operator(client: TestClient, settings: Settings) -> TestClient:
-    """The same client, logged in; it sends `Origin` as a page does."""
+    """Return the same client, logged in; it sends `Origin` as a page does."""
     log_in(client, settings)
     client.headers["Origin"] = BASE
     return client
@@ -264,7 +264,7 @@ def test_a_cookie_over_https_is_for_https_alone(context: WorkspaceProcessContext
 
 @pytest.fixture
 def server(context: WorkspaceProcessContext, settings: Settings) -> Iterator[str]:
-    """Application that listens on a socket."""
+    """Yield an application that listens on a socket."""
     with serving(create_app(context, settings), http=HttpToolsProtocol, ws=WebSocketsSansIOProtocol) as port:  # type: ignore[arg-type]
         yield f"127.0.0.1:{port}"
 

@@ -12,7 +12,7 @@ _ROUGH = {"connected components", "leaders, Jaccard .5"}
 
 @pytest.fixture(scope="module")
 def planted() -> TaskSet:
-    """A planted workflow of 300 sessions."""
+    """Return a planted workflow of 300 sessions."""
     return planted_set(300, 1)
 
 

@@ -12,7 +12,7 @@ _SESSIONS = 1_500
 
 @pytest.fixture(scope="module")
 def planted() -> Planted:
-    """A planted workflow."""
+    """Return a planted workflow."""
     return plant(_SESSIONS, seed=4)
 
 

@@ -32,7 +32,7 @@ def test_matcher_flags_each_rule_and_leaves_code_and_look_up_alone(tmp_path: Pat
     assert find_hits(tmp_path, [Path("README.md")]) == hits[:1]
 
 
-def test_functions_of_the_product_open_with_a_verb_classes_with_a_noun_and_no_name_is_dull(
+def test_functions_open_with_a_verb_classes_of_the_product_with_a_noun_and_no_name_is_dull(
     tmp_path: Path,
 ) -> None:
     for folder in ("recorder", "tests"):
@@ -55,6 +55,8 @@ def test_functions_of_the_product_open_with_a_verb_classes_with_a_noun_and_no_na
         ("recorder/sample.py", 15, "nobody"),
         *[("recorder/sample.py", 16, "name")] * 2,
         ("recorder/sample.py", 17, "plural"),
+        ("tests/sample.py", 2, "verb"),
+        ("tests/sample.py", 4, "verb"),
     ]
 
 

@@ -35,20 +35,21 @@ VERBS = frozenset(
     End Ensure Enter Erase Escape Estimate Exclude Execute Expand Expire Export Extract Fail Fetch Fill
     Filter Find Finish Fix Flush Follow Forget Format Generate Get Give Grant Group Handle Hash Have Hide
     Hold Identify Ignore Import Index Initialize Insert Install Invalidate Iterate Join Judge Keep Kill
-    Leave Let List Listen Load Lock Log Lower Maintain Make Mark Mask Match Measure Merge Migrate Move
-    Name Normalize Note Notify Open Override Pack Pair Parse Pass Pause Pick Pickle Plan Poll Prefer
-    Preload Prepare Print Probe Provide Prune Publish Purge Push Put Queue Raise Rank Read Rearrange
-    Rebuild Receive Recompute Record Recount Recover Refuse Register Reject Release Remember Remove
-    Rename Renew Repeat Replace Replay Report Request Reserve Reset Resolve Restart Restore Restrict
-    Resume Retry Return Reuse Revoke Rewrite Run Save Scan Schedule Seal Search Select Send Serve Set
-    Show Shrink Simulate Skip Sort Split Start Stop Store Stream Submit Subscribe Subtract Sum Summarize
-    Sweep Switch Tag Take Translate Trim Truncate Turn Undo Unlock Update Upload Use Validate Verify
-    Visit Wait Wake Walk Watch Weigh Work Wrap Write Yield
+    Leave Let List Listen Load Lock Log Lower Maintain Make Mark Mask Match Materialize Measure Merge
+    Migrate Move Name Normalize Note Notify Open Override Overwrite Pack Pair Parse Pass Pause Pick
+    Pickle Plan Poll Prefer Preload Prepare Print Probe Produce Provide Prune Publish Purge Push Put
+    Queue Raise Rank Read Rearrange Rebuild Receive Recompute Record Recount Recover Refuse Register
+    Reject Release Remember Remove Rename Renew Repeat Replace Replay Report Request Require Reserve
+    Reset Resolve Restart Restore Restrict Resume Retry Return Reuse Revoke Rewrite Run Save Scan
+    Schedule Seal Search Select Send Serve Set Show Shrink Simulate Skip Sort Split Start Stop Store
+    Stream Submit Subscribe Subtract Sum Summarize Suspend Sweep Switch Tag Take Translate Trim Truncate
+    Turn Undo Unlock Update Upload Use Validate Verify Visit Wait Wake Walk Watch Weigh Work Wrap Write
+    Yield
         """,
     )
 )
 PRODUCT_FOLDERS = {"api", "pipelines", "recorder"}
-VERB_FOLDERS = ("api/", "pipelines/", "recorder/", "tests/support/")
+VERB_FOLDERS = ("api/", "benchmarks/", "pipelines/", "recorder/", "tests/")
 
 # "Counts of sessions" opens with a noun, "Counts sessions" with a verb, which a class has not.
 _NOUN_FOLLOWERS = frozenset(

@@ -30,6 +30,6 @@ with ThreadPoolExecutor(8) as threads:
 
 
 def test_batches_packed_by_several_threads_are_stored_as_they_were_sent() -> None:
-    """Each of 64 batches of 1.7 MB, packed by eight threads, is read back byte for byte."""
+    # Each of 64 batches of 1.7 MB, packed by eight threads, is read back byte for byte.
     child = subprocess.run([sys.executable, "-c", _PACK], capture_output=True, text=True, timeout=120)
     assert (child.returncode, child.stdout.strip()) == (0, "64"), child.stderr

@@ -16,7 +16,7 @@ from tests.support.recorded_sessions import Desk, open_desk, png_item
 
 @pytest.fixture
 def desk(runtime: Runtime) -> Iterator[Desk]:
-    """Records sessions."""
+    """Yield a desk that records sessions."""
     with open_desk(runtime) as opened:
         yield opened
 

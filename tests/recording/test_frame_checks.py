@@ -15,7 +15,7 @@ FORMATS = ["PNG", "JPEG", "WEBP"]
 
 
 def mutated(data: bytes, choose: random.Random) -> bytes:
-    """The bytes with a few changed, cut out or put in, mostly near the head."""
+    """Return the bytes with a few changed, cut out or put in, mostly near the head."""
     changed = bytearray(data)
     for _ in range(choose.choice([1, 2, 5, 20])):
         position = choose.randrange(min(len(changed), choose.choice([30, 100, len(changed)])))

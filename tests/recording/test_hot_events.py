@@ -29,14 +29,14 @@ BATCHES = st.lists(
 
 @pytest.fixture
 def desk(runtime: Runtime) -> Iterator[Desk]:
-    """Records sessions."""
+    """Yield a desk that records sessions."""
     with open_desk(runtime) as opened:
         yield opened
 
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of the bodies that were taken out of batches so far."""
+    """Return the list of sizes of the bodies that were decoded so far."""
     sizes: list[int] = []
     real = stored_events.decompress_stored_events
 
@@ -50,13 +50,13 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def make_item(t_ms: int, *, is_named: bool) -> dict[str, Any]:
-    """An event; an id of its own falls anywhere among those that the service gives."""
+    """Return an event; an id of its own sorts anywhere among those that the service gives."""
     item = {"t_ms": t_ms, "type": "click", "data": {"t_ms": -1}}
     return {**item, "id": f"evt_{new_id('evt')[:3:-1]}"} if is_named else item
 
 
 def store(runtime: Runtime, batches: list[Batch]) -> str:
-    """A session's batches as the ingest writes them; returns the session's id."""
+    """Store a session's batches as the ingest writes them; return the session's id."""
     session_id, position = new_id("ses"), 1
     with runtime.database.transaction(write=True) as db:
         for batch in batches:
@@ -79,7 +79,7 @@ def store(runtime: Runtime, batches: list[Batch]) -> str:
 
 
 def read_whole(runtime: Runtime, session_id: str) -> list[EventRecord]:
-    """Every batch decoded, then everything sorted."""
+    """Return the events of all batches, decoded and then sorted."""
     with runtime.database.transaction(write=False) as db:
         rows = db.exec(select(EventBatchRow).where(col(EventBatchRow.session_id) == session_id)).all()
         records = [record for row in rows for record in decode_stored_event_batch(row)]

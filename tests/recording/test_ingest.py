@@ -268,7 +268,7 @@ def test_the_writer_goes_on_after_the_server_hung_up(postgres: str) -> None:
 
 @pytest.mark.parametrize("status", ["stopped", "sealed"])
 def test_the_row_of_a_session_that_does_not_record_is_not_waited_for(postgres: str, status: str) -> None:
-    """Sealing holds such rows for seconds, and all batches of the process would wait for one."""
+    # Sealing locks such rows for seconds, and all batches of the process would wait for one.
     database = Database(create_database(postgres))
     writer, session_id = IngestWriter(database), make_session(database, status=status)
     with database.transaction(write=True) as db:

@@ -28,7 +28,7 @@ NAMED = [{**CLICK, "id": f"evt_{name}"} for name in "abcdef"]
 
 
 def open_small_desk(runtime: Runtime, **size: int) -> Desk:
-    """A desk at which a session holds at most so much."""
+    """Return a desk at which a session holds at most so much."""
     largest = SessionSize(**{"events": 5, "frames": 3, "bytes": 10**9, **size})
     writer = IngestWriter(runtime.database, session_size=largest)
     return Desk(runtime, writer, Caller(Tenant(WORKSPACE, "live"), new_id("key")))
@@ -36,7 +36,7 @@ def open_small_desk(runtime: Runtime, **size: int) -> Desk:
 
 @pytest.fixture
 def desk(runtime: Runtime) -> Iterator[Desk]:
-    """A desk at which a session holds five events and three frames."""
+    """Yield a desk at which a session holds five events and three frames."""
     opened = open_small_desk(runtime)
     yield opened
     opened.writer.close()
@@ -59,7 +59,7 @@ def stored(runtime: Runtime, session_id: str) -> dict[str, Any]:
 
 
 def size_of(*items: dict[str, Any]) -> int:
-    """Bytes of a batch's body."""
+    """Return the bytes of a batch's body."""
     return len(orjson.dumps({"events": items}))
 
 

@@ -23,7 +23,7 @@ REFUSED, COMPUTED = "a", "b"
 
 
 def make_row(workspace_id: str, number: int) -> ReplayRow:
-    """A dry replay of a session of its own."""
+    """Return a dry replay of a session of its own."""
     return ReplayRow(
         id=f"{workspace_id}{number:06}",
         workspace_id=workspace_id,
@@ -41,7 +41,7 @@ def make_row(workspace_id: str, number: int) -> ReplayRow:
 
 
 def make_task(row: ReplayRow) -> DryTask:
-    """The task of a dry replay."""
+    """Return the task of a dry replay."""
     return DryTask(
         blob_url="",
         archive_url=None,

@@ -18,7 +18,7 @@ TOKEN = "eyJhbGciOiJub25lIn0.e30."
 
 
 def make_state(cookies: list[Any] | None = None, **storage: str) -> str:
-    """A state with cookies, and local storage of the shop."""
+    """Return a state with cookies, and local storage of the shop."""
     items = [{"name": name, "value": value} for name, value in storage.items()]
     origins = [{"origin": "https://shop.example", "localStorage": items, "indexedDB": []}]
     return json.dumps({"cookies": [COOKIE] if cookies is None else cookies, "origins": origins})
@@ -46,7 +46,7 @@ def test_pages_must_not_show_what_may_be_secret() -> None:
 
 
 def make_databases(records: list[Any], *, count: int = 1, version: int = 1) -> str:
-    """A state with databases of one store."""
+    """Return a state with databases of one store."""
     store = {"name": "keys", "autoIncrement": True, "indexes": [], "records": records, "keyPath": "id"}
     databases = [{"name": f"hush {n}", "version": version, "stores": [store]} for n in range(count)]
     return json.dumps({"origins": [{"origin": "https://shop.example", "indexedDB": databases}]})

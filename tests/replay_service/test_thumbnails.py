@@ -13,7 +13,7 @@ from tests.support.fuzzed_pictures import png_with_late_profile, scan_bomb
 
 @contextmanager
 def thumbnails(*, seconds: float = 5.0) -> Iterator[ThumbnailProcess]:
-    """A process that ends with the block."""
+    """Yield a process that ends with the block."""
     process = ThumbnailProcess(seconds=seconds)
     try:
         yield process
@@ -22,7 +22,7 @@ def thumbnails(*, seconds: float = 5.0) -> Iterator[ThumbnailProcess]:
 
 
 def picture(size: tuple[int, int], format: str = "PNG") -> bytes:
-    """A picture of one colour."""
+    """Return a picture of one colour."""
     file = io.BytesIO()
     Image.new("RGB", size, (40, 90, 160)).save(file, format)
     return file.getvalue()

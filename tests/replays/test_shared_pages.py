@@ -10,7 +10,7 @@ from recorder.replays.recorded_session import RecordedFrame, RecordedSession
 
 
 def pages_of(*snapshots: dict[str, Any], visits: int = 1_000) -> RecordedPages:
-    """The pages of a session with these snapshots."""
+    """Return the pages of a session with these snapshots."""
     frames = [
         RecordedFrame(f"frm_{number}", number, (), lambda dom=dom: dom)  # type: ignore[misc]
         for number, dom in enumerate(snapshots)
@@ -19,7 +19,7 @@ def pages_of(*snapshots: dict[str, Any], visits: int = 1_000) -> RecordedPages:
 
 
 def page(*texts: str, **members: Any) -> dict[str, Any]:
-    """A snapshot with buttons."""
+    """Return a snapshot with buttons."""
     return {
         "v": 1,
         "format": "nodes",

@@ -25,7 +25,7 @@ TENANT = Tenant(WORKSPACE, "live")
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own, on either engine."""
+    """Yield a deployment of its own, on either engine."""
     yield from open_on_either_engine(request, tmp_path)
 
 

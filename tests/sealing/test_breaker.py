@@ -33,7 +33,7 @@ NO_WAIT = SealingTimes(store_retry_after=timedelta(0), batch_retry_after=timedel
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own, on either engine."""
+    """Yield a deployment of its own, on either engine."""
     yield from open_on_either_engine(request, tmp_path)
 
 

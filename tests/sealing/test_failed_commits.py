@@ -34,7 +34,7 @@ ATTEMPTS = 8
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own, on either engine."""
+    """Yield a deployment of its own, on either engine."""
     yield from open_on_either_engine(request, tmp_path)
 
 

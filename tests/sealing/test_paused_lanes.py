@@ -25,7 +25,7 @@ SMALL = PortionLimits(events=3, digested_frames=2, frame_rows=3, events_at_once=
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own, on either engine."""
+    """Yield a deployment of its own, on either engine."""
     yield from open_on_either_engine(request, tmp_path)
 
 

@@ -66,7 +66,7 @@ class Batch:
 
 @pytest.fixture(scope="module")
 def pool(runtime: Runtime) -> Iterator[DigestPool]:
-    """One worker process that digests frames."""
+    """Yield one worker process that digests frames."""
     runtime.blobs.put("frames/shared.pack", b"".join([*PICTURES, *DOMS]))
     with DigestPool(runtime.settings.blob_url, processes=1) as opened:
         yield opened
@@ -90,14 +90,14 @@ class Bench:
         return BatchPreparation(self.runtime, self.pool, batch, require_lease=self.hold, limits=limits)
 
     def seen(self, session_id: str) -> dict[str, FrameDigest]:
-        """The digests of a session's frames, by id."""
+        """Return the digests of a session's frames, by id."""
         with self.runtime.database.transaction(write=False) as db:
             frames = db.exec(select(FrameRow).where(FrameRow.session_id == session_id)).all()
         digests = self.pool.digest(session_id, frames)
         return {frame.frame_id: seen for frame, seen in zip(frames, digests, strict=True)}
 
     def assert_whole(self, prepared: BatchPreparation, *session_ids: str) -> None:
-        """The files hold these sessions' rows, all of them, in order, and nothing else."""
+        """Check that the files hold the rows of these sessions, all of them, in order, and nothing else."""
         wholes = [
             whole_session(
                 self.runtime,
@@ -135,7 +135,7 @@ class Bench:
             assert [step.runs for step in session.steps] == [row["runs"] for row in whole["steps"]]
 
     def read(self, kind: Any, file: Any) -> list[dict[str, Any]]:
-        """The rows of a file, times as microseconds."""
+        """Return the rows of a file, times as microseconds."""
         batches = self.runtime.lake.read_file(kind, Tenant(WORKSPACE, "live"), file)
         table = pa.Table.from_batches(list(batches), LAYOUTS[kind].schema)
         return [_plain(row) for row in table.to_pylist()]
@@ -147,7 +147,7 @@ class Bench:
             return len(db.exec(result).all())
 
     def objects(self, session_id: str) -> list[str]:
-        """The kept objects of a session."""
+        """Return the kept objects of a session."""
         return list(self.runtime.blobs.keys(f"sealing/{WORKSPACE}/{session_id}"))
 
     def execute(self, statement: Any) -> None:
@@ -156,7 +156,7 @@ class Bench:
             db.exec(statement)
 
     def delete(self, session_id: str) -> None:
-        """Soft-delete a session."""
+        """Delete a session softly."""
         self.execute(
             update(SessionRow)
             .where(col(SessionRow.id) == session_id)
@@ -166,7 +166,7 @@ class Bench:
 
 @pytest.fixture(scope="module")
 def bench(runtime: Runtime, pool: DigestPool) -> Bench:
-    """The deployment of this module."""
+    """Return the deployment of this module."""
     return Bench(runtime, pool)
 
 
@@ -192,7 +192,7 @@ def make_session(
     *,
     workflow: str = "checkout",
 ) -> str:
-    """A stopped session with these batches of items, and frames of the shared object."""
+    """Return a stopped session with these batches of items, and frames of the shared object."""
     session_id, position = new_id("ses"), 1
     size = 0
     with runtime.database.transaction(write=True) as db:
@@ -298,7 +298,7 @@ FRAMES = st.lists(
 
 
 def named(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Items of which some have ids of their own, anywhere among those that the service gives."""
+    """Return items of which some have ids of their own, anywhere among those that the service gives."""
     return [
         {**{name: value for name, value in item.items() if name != "is_named"}}
         | ({"id": f"evt_{new_id('evt')[:3:-1]}"} if item.get("is_named") else {})
@@ -333,7 +333,7 @@ def test_portions_add_up_to_the_whole(
 
 
 def clicks(count: int, *, first: int = 0) -> list[list[dict[str, Any]]]:
-    """So many clicks on different things, three a batch."""
+    """Return so many clicks on different things, three a batch."""
     items = [
         {"t_ms": first + n, "type": "click", "target": {"role": "button", "name": f"Item {chr(97 + n % 26)}"}}
         for n in range(count)
@@ -342,7 +342,7 @@ def clicks(count: int, *, first: int = 0) -> list[list[dict[str, Any]]]:
 
 
 def frame(id: str, t_ms: int = 0, **members: Any) -> dict[str, Any]:
-    """A frame of the shared object."""
+    """Return a frame of the shared object."""
     return {"id": id, "t_ms": t_ms, "shows": 0, "has_dom": True, "keyframe": None, **members}
 
 

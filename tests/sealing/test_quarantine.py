@@ -53,7 +53,7 @@ Kill = type("Kill", (BaseException,), {"__doc__": "Stands for the end of the pro
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own, on either engine."""
+    """Yield a deployment of its own, on either engine."""
     yield from open_on_either_engine(request, tmp_path)
 
 

@@ -40,7 +40,7 @@ from tests.support.sealing import seal_waiting
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own."""
+    """Yield a deployment of its own."""
     opened = Runtime.open(make_settings(tmp_path))
     yield opened
     opened.close()
@@ -48,14 +48,14 @@ def runtime(tmp_path: Path) -> Iterator[Runtime]:
 
 @pytest.fixture
 def desk(runtime: Runtime) -> Iterator[Desk]:
-    """Records sessions in it."""
+    """Yield a desk that records sessions in the deployment."""
     with open_desk(runtime) as opened:
         yield opened
 
 
 @pytest.fixture
 def sealer(runtime: Runtime) -> Iterator[Sealer]:
-    """A run that holds the lease."""
+    """Yield a run that holds the lease."""
     run = Sealer(runtime, owner="run")
     assert run.take()
     yield run
@@ -63,7 +63,7 @@ def sealer(runtime: Runtime) -> Iterator[Sealer]:
 
 
 def lake_rows(runtime: Runtime, kind: Any, session_id: str, mode: str = "live") -> pl.DataFrame:
-    """A session's rows, found the way readers find them."""
+    """Return a session's rows, found the way readers find them."""
     row = session_row(runtime, session_id)
     return runtime.lake.read_session(
         kind, Tenant(WORKSPACE, mode), workflow=row.workflow, date=row.lake_date or "", session_id=session_id
@@ -152,7 +152,7 @@ def test_the_digest_of_a_session_is_that_of_its_rows(runtime: Runtime, desk: Des
 
 
 def us(moment: Any) -> int:
-    """Microseconds since 1970."""
+    """Return microseconds since 1970."""
     microseconds: int = (moment - clock.from_ms(0)) // timedelta(microseconds=1)
     return microseconds
 

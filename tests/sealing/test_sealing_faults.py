@@ -82,7 +82,7 @@ class HookedLake(Lake):
 
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """A deployment of its own: on SQLite, or on PostgreSQL where the test asks for it."""
+    """Yield a deployment of its own: on SQLite, or on PostgreSQL where the test asks for it."""
     yield from open_on_either_engine(request, tmp_path)
 
 
@@ -90,19 +90,19 @@ both_engines = pytest.mark.parametrize("runtime", ["sqlite", "postgresql"], indi
 
 
 def record(runtime: Runtime, count: int = 2) -> list[str]:
-    """Stopped sessions with two events and a frame each."""
+    """Return stopped sessions with two events and a frame each."""
     with open_desk(runtime) as desk:
         return [desk.record(frames=[png_item(1, picture(n))]) for n in range(count)]
 
 
 def hooked(runtime: Runtime, kind: LakeKind, act: Act, *, is_after: bool) -> Runtime:
-    """The same deployment with a hook in its lake."""
+    """Return the same deployment with a hook in its lake."""
     return replace(runtime, lake=HookedLake(runtime.lake.url, kind, act, is_after=is_after))
 
 
 @contextmanager
 def sealing(runtime: Runtime, owner: str) -> Iterator[Sealer]:
-    """A run that holds the lease; it gives nothing back if it is killed."""
+    """Yield a run that holds the lease; it gives nothing back if it is killed."""
     sealer = Sealer(runtime, owner=owner, times=SealingTimes(store_retry_after=timedelta(0)))
     assert sealer.take()
     try:

@@ -32,7 +32,7 @@ OTHER = "wsp_01k0000000000000000000000b"
 
 @pytest.fixture(autouse=True)
 def no_hot_rows(runtime: Runtime) -> None:
-    """No session of an earlier test waits."""
+    """Check that no session of an earlier test waits."""
     execute(runtime, "DELETE FROM sweeps")
     with runtime.database.transaction(write=True) as db:
         db.exec(update(SessionRow).values(is_hot=False))
@@ -61,7 +61,7 @@ def list_hot(runtime: Runtime, ids: list[str]) -> set[str]:
 
 @contextmanager
 def noted_counts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Workspaces whose sessions the lake counts, one for each table and call."""
+    """Yield the workspaces whose sessions the lake counts, one for each table and call."""
     count, noted = Lake.count_session_rows, list[str]()
 
     def note(lake: Lake, kind: Any, tenant: Any, **named: Any) -> dict[str, int]:

@@ -47,7 +47,7 @@ def at_each_stage(caller: Caller, session_id: str, check: Callable[[], None]) ->
 
 
 def times(caller: Caller, session_id: str, query: str) -> list[int]:
-    """The times of the events that all pages of a query list."""
+    """Return the times of the events that all pages of a query list."""
     statuses: list[int] = []
     cursor = ""
     while True:
@@ -60,7 +60,7 @@ def times(caller: Caller, session_id: str, query: str) -> list[int]:
 
 
 def whole(caller: Caller, session_id: str, query: str, accept: str) -> list[int]:
-    """The times of the events that a whole read of a query gives."""
+    """Return the times of the events that a whole read of a query gives."""
     content = caller.get(f"/v1/sessions/{session_id}/events?{query}", Accept=accept).content
     if accept == NDJSON:
         return [json.loads(line)["t_ms"] for line in content.splitlines()]

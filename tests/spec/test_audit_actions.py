@@ -128,7 +128,7 @@ def test_every_changing_address_records_or_records_a_session() -> None:
 
 
 def database(caller: Caller) -> Database:
-    """The database of a caller's deployment."""
+    """Return the database of a caller's deployment."""
     return caller.service.runtime.database
 
 

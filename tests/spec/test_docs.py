@@ -199,7 +199,7 @@ SLOW_WORK = {
 
 
 def codes() -> set[str]:
-    """Every code that an answer, one of its items or a failed export may carry."""
+    """Return every code that an answer, one of its items or a failed export may carry."""
     texts = {text_of(call.args[2]) for call in calls("Problem") if len(call.args) > 2}
     texts |= {text_of(call.args[1]) for call in calls("ValidationFailed.of") if len(call.args) > 1}
     texts |= {text_of(call.args[2]) for call in calls("_fail_export") if len(call.args) > 2}
@@ -219,7 +219,7 @@ def codes() -> set[str]:
 
 
 def commands(command: Any, name: str = "recorder") -> Iterator[tuple[str, set[str]]]:
-    """Every command with its options; hidden groups are other names of shown ones."""
+    """Yield every command with its options; hidden groups are other names of shown ones."""
     for part, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
             yield from commands(inner, f"{name} {part}")
@@ -255,7 +255,7 @@ def test_every_field_stands_on_the_page_of_its_resource(page: str) -> None:
 
 
 def fields_of(model: Any) -> set[str]:
-    """The members of a wire object, whichever library describes it."""
+    """Return the members of a wire object, whichever library describes it."""
     return set(getattr(model, "model_fields", None) or model.__struct_fields__)
 
 

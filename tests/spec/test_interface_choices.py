@@ -34,7 +34,7 @@ def test_contract_1(caller: Caller, name: str) -> None:
 
 
 def assert_complete(answer: object, status: int, code: str) -> dict[str, object]:
-    """The problem of an answer that carries every header."""
+    """Check that an answer carries every header; return its problem."""
     problem = assert_problem(answer, status, code)
     assert all(answer.headers[name] for name in (*HEADERS, "X-Scope"))  # type: ignore[attr-defined]
     return problem
@@ -47,7 +47,7 @@ def items(answer: object, code: str = "validation_failed") -> list[tuple[str, st
 
 
 def values(caller: Caller) -> dict[str, str]:
-    """Names in addresses, and their values."""
+    """Return the names in addresses, and their values."""
     session_id = caller.make_session()
     caller.add_events(session_id, event(1))
     frame_id = caller.add_frames(session_id, frame(1, dom=snapshot(["html"]))).json()["data"][0]["id"]

@@ -32,7 +32,7 @@ ROWS = [
 
 @pytest.fixture
 def caller(service: Service) -> Caller:
-    """A key of a new workspace as the specification describes it."""
+    """Return a key of a new workspace as the specification describes it."""
     return service.make_caller(tier="default")
 
 

@@ -19,7 +19,7 @@ def test_spec_4_1(caller: Caller, name: str) -> None:
 
 
 def ids(caller: Caller, query: str = "") -> list[str]:
-    """The ids of a list."""
+    """Return the ids of a list."""
     answer = caller.get(f"/v1/sessions?{query}")
     assert answer.status_code == 200, answer.text
     return [session["id"] for session in answer.json()["data"]]

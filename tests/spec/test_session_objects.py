@@ -39,7 +39,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], bool]]] = {
 
 @pytest.fixture(scope="module")
 def seen(service: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The session object on creation and after the run."""
+    """Return the session object on creation and after the run."""
     caller: Caller = service.make_caller()
     body = {"workflow": "pay_2", "metadata": {"n": [1, "é"]}, "actor": ACTOR}
     created = caller.post("/v1/sessions", body).json()

@@ -45,7 +45,7 @@ TRANSITIONS: list[tuple[str | None, str, str | None, list[str]]] = [
 
 @pytest.fixture
 def sealer(service: Service) -> Iterator[Sealer]:
-    """The sealing run of this service; what other tests left is sealed first."""
+    """Yield the sealing run of this service; what other tests left is sealed first."""
     run = Sealer(service.runtime, owner="tests")
     assert run.take()
     seal_waiting(run)
@@ -54,7 +54,7 @@ def sealer(service: Service) -> Iterator[Sealer]:
 
 
 def make_session(caller: Caller, sealer: Sealer, status: str) -> str:
-    """A session in any of the four states."""
+    """Return a session in any of the four states."""
     session_id = caller.make_session(status="stopped" if status == "sealed" else status)
     if status == "sealed":
         seal_waiting(sealer)
@@ -158,12 +158,12 @@ def test_spec_3_1_session_error_names_its_cause_once(
 
 
 def outbox(caller: Caller, session_id: str) -> list[tuple[str, dict[str, Any]]]:
-    """Type and data of a session's events."""
+    """Return the type and data of a session's events."""
     with caller.service.runtime.database.transaction(write=False) as db:
         statement = select(OutboxRow).where(OutboxRow.subject_id == session_id).order_by(OutboxRow.id)
         return [(row.type, row.data) for row in db.exec(statement)]
 
 
 def snapshots(caller: Caller, session_id: str) -> dict[str, dict[str, Any]]:
-    """The session that each type of event shows."""
+    """Return the session that each type of event shows."""
     return {type: data["session"] for type, data in outbox(caller, session_id)}

@@ -25,7 +25,7 @@ SECTIONS = {
 
 
 def named(proof: Callable[[str], bool]) -> list[object]:
-    """The rows with such a proof, as cases named by row."""
+    """Return the rows with such a proof, as cases named by row."""
     return [pytest.param(row, id=row.key) for row in ROWS if proof(row.proof)]
 
 

@@ -19,7 +19,7 @@ from tests.support.synced_files import note_syncs
 
 @pytest.fixture(params=["folder", "fsspec"])
 def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blobs]:
-    """A store in a folder, and one that fsspec reaches by an address."""
+    """Yield a store in a folder, and one that fsspec reaches by an address."""
     if request.param == "folder":
         yield Blobs(str(tmp_path / "blobs"))
         return
@@ -31,7 +31,7 @@ def blobs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Blobs]:
 
 @pytest.fixture
 def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Paths of the files and folders that were written to the disk, in order."""
+    """Return the paths of the files and folders that were written to the disk, in order."""
     return note_syncs(monkeypatch)
 
 
@@ -146,7 +146,7 @@ def test_a_failed_put_leaves_nothing_and_says_so(tmp_path: Path, monkeypatch: py
 
 
 def test_a_put_that_fills_the_disk_is_refused(tmp_path: Path) -> None:
-    """A process that may write 100,000 bytes to a file: the kernel takes a part of what is more."""
+    # A process that may write 100,000 bytes to a file: the kernel takes a part of what is more.
     program = f"""
 import resource, sys
 from recorder.errors import Unavailable

@@ -23,7 +23,7 @@ from tests.support.sealed_sessions import make_runtime
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def runtime(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runtime]:
-    """Deployment with one workspace."""
+    """Yield a deployment with one workspace."""
     chosen = {}
     if request.param == "postgresql":
         chosen["database_url"] = create_database(request.getfixturevalue("postgres"))

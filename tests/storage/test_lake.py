@@ -28,7 +28,7 @@ PLACE: tuple[LakeKind, Tenant] = ("events", Tenant(WORKSPACE, "live"))
 def rows(
     session_id: str = "ses_1", count: int = 3, *, workflow: str = "pay", date: str = "2026-05-01"
 ) -> pa.Table:
-    """Event rows of one session, in no order."""
+    """Return event rows of one session, in no order."""
     made = [
         {
             "workflow": workflow,
@@ -51,12 +51,12 @@ def rows(
 
 
 def append(lake: Lake, number: int, *, session_id: str | None = None, lane: str = "lane") -> bool:
-    """One batch, of a session named after its number."""
+    """Append one batch, of a session named after its number."""
     return lake.append(*PLACE, rows(session_id or f"ses_{number}"), lane=lane, number=number)
 
 
 def counts(lake: Lake) -> dict[str, int]:
-    """Rows of each session."""
+    """Return the rows of each session."""
     counted = lake.scan(*PLACE).collect().group_by("session_id").len()
     return dict(counted.iter_rows())
 
@@ -87,7 +87,7 @@ def test_a_table_made_by_an_earlier_release_gets_the_columns_that_came_since(
 
 
 def frame_ids(lake: Lake, version: int | None = None) -> dict[str, str | None]:
-    """The `frame_id` of each session's rows."""
+    """Return the `frame_id` of each session's rows."""
     pairs = lake.scan(*PLACE, version=version).select("session_id", "frame_id").unique()
     return dict(pairs.collect().iter_rows())
 

@@ -44,7 +44,7 @@ def write(lake: Lake, table: pa.Table, name: str = "part") -> LakeFile:
 
 
 def reopened(lake: Lake) -> Lake:
-    """The lake as another process sees it."""
+    """Return the lake as another process sees it."""
     return Lake(lake.url)
 
 
@@ -148,7 +148,7 @@ def test_a_file_is_synced_with_its_folder(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_another_process_committed_is_synced_before_it_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other one may have been killed before its commit was durable."""
+    # The other process may have been killed before its commit was durable.
     lake = Lake(str(tmp_path))
     append(lake, 1)
     append(lake, 2)

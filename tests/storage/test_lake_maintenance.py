@@ -44,22 +44,22 @@ NO_GRACE = LakeTimes(removed_files=_AT_ONCE, versions=_AT_ONCE, log_entries=_AT_
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Lake:
-    """The lake without the time that readers get."""
+    """Return the lake without the time that readers get."""
     return Lake(str(tmp_path), compact_at_files=FEW_FILES, times=NO_GRACE)
 
 
 def folder(lake: Lake) -> Path:
-    """The folder of the table."""
+    """Return the folder of the table."""
     return Path(lake.stored_table(*PLACE).path)
 
 
 def files_on_disk(lake: Lake) -> set[Path]:
-    """Every data file, in use or not."""
+    """Return every data file, in use or not."""
     return set(folder(lake).glob("workflow=*/**/*.parquet"))
 
 
 def live_files(lake: Lake) -> set[Path]:
-    """The data files of the newest version."""
+    """Return the data files of the newest version."""
     return {Path(uri) for uri in DeltaTable(folder(lake)).file_uris()}
 
 
@@ -178,7 +178,7 @@ class Killed(BaseException):
 
 
 def kill_after(calls: int, work: Callable[..., Any] = lambda: None) -> Callable[..., Any]:
-    """A function that does some work so many times, and ends the pass instead at the next call."""
+    """Return a function that does its work so many times, and ends the pass instead at the next call."""
     left = count(calls, -1)
 
     def work_or_kill(*arguments: Any, **named: Any) -> Any:
@@ -259,7 +259,7 @@ def test_a_process_that_ends_in_a_pass_leaves_a_whole_table(lake: Lake) -> None:
 
 
 def export_rows(lake: Lake) -> int:
-    """The number of rows that the export of a session reads."""
+    """Return the number of rows that the export of a session reads."""
     task = ShardTask(
         tenant=PLACE[1],
         format="jsonl",
@@ -297,7 +297,7 @@ def export_rows(lake: Lake) -> int:
 
 
 def page(lake: Lake) -> int:
-    """The rows of a session, read page by page."""
+    """Return the rows of a session, read page by page."""
     seen: list[str] = []
     after: tuple[int, str] | None = None
     while True:

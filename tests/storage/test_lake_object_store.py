@@ -15,7 +15,7 @@ from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
 
 @pytest.fixture
 def lake(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
-    """A lake in a bucket of a store on this machine, in a process of its own."""
+    """Yield a lake in a bucket of a store on this machine, in a process of its own."""
     with running_store("s3") as store:
         for name, value in {
             **ENVIRONMENT,

@@ -17,7 +17,7 @@ PLACE: dict[str, Any] = {"workflow": "pay", "date": "2026-05-01"}
 
 
 def read(lake: Lake, session_id: str = "ses_1", **options: Any) -> pa.Table:
-    """All batches of a session, as one table."""
+    """Return all batches of a session, as one table."""
     batches = list(
         lake.read_session_batches(
             "events", Tenant(WORKSPACE, "live"), **PLACE, session_id=session_id, **options

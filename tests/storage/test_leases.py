@@ -28,7 +28,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
-    """A lease that no other test takes."""
+    """Return a lease that no other test takes."""
     return str(request.node.name)
 
 

@@ -27,14 +27,14 @@ from tests.support.deployment_processes import released_together
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Address of a database that holds nothing."""
+    """Return the address of a database that holds nothing."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'recorder.db'}"
     return create_empty_database(request.getfixturevalue("postgres"))
 
 
 def connect(url: str) -> Iterator[Connection]:
-    """A bare connection, without anything of ours."""
+    """Open a bare connection, without anything of ours."""
     engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
     with engine.connect() as connection:
         yield connection

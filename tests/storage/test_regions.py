@@ -31,7 +31,7 @@ from tests.support.sealed_sessions import START, Recording, make_runtime, make_s
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Settings:
-    """Settings of a new deployment in the US, on either engine."""
+    """Return settings of a new deployment in the US, on either engine."""
     if request.param == "sqlite":
         return make_settings(tmp_path)
     return make_settings(tmp_path, database_url=create_database(request.getfixturevalue("postgres")))
@@ -117,7 +117,7 @@ def test_a_new_store_of_an_old_deployment_is_marked(tmp_path: Path) -> None:
 
 
 def test_a_run_or_command_marks_no_store(tmp_path: Path) -> None:
-    """A volume that is not mounted would become a new store, from which a purge removes nothing."""
+    # A volume that is not mounted would become a new store, from which a purge removes nothing.
     settings = make_settings(tmp_path)
     open_and_close(settings)
     folders = [Path(getattr(settings, f"{name}_url")) for name in ("blob", "export", "cold", "lake")]
@@ -241,12 +241,12 @@ class Bucket(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[type[Bucket]]:
-    """A bucket on the loopback; the environment alone leads to it."""
+    """Yield a bucket on the loopback; the environment alone leads to it."""
     handler = type("Handler", (Bucket,), {"objects": {}})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever)

@@ -44,7 +44,7 @@ BEGUN = datetime(2010, 11, 10, 20, 48, 33, tzinfo=UTC)
 
 @pytest.fixture(scope="module")
 def store() -> Iterator[EmulatedS3]:
-    """A bucket on this machine, to which all stores of this process lead."""
+    """Yield a bucket on this machine, which all stores of this process use."""
     with running_store("s3") as running, blobs_lead_to(running.url):
         assert isinstance(running, EmulatedS3)
         yield running
@@ -76,7 +76,7 @@ def write_until_killed(url: str) -> None:
 
 @pytest.fixture
 def runtime(tmp_path: Path, store: EmulatedS3) -> Iterator[Runtime]:
-    """A deployment whose stores are in the bucket."""
+    """Yield a deployment whose stores are in the bucket."""
     local = make_runtime(tmp_path)
     urls = {f"{name}_url": blob_url("s3", name) for name in ("lake", "blob", "cold", "export")}
     yield replace(local, settings=replace(local.settings, **urls))

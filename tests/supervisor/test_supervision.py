@@ -31,7 +31,7 @@ class Clock:
 
 @pytest.fixture
 def clock() -> Clock:
-    """Clock that does not advance."""
+    """Return a clock that does not advance."""
     return Clock()
 
 
@@ -104,7 +104,7 @@ def test_pauses_double_to_a_minute_and_begin_again_after_five_good_minutes() -> 
 
 
 def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lambda: True) -> ChildProcess:
-    """A child that ends at once; it is never started unless the test does."""
+    """Return a child that ends at once; it is never started unless the test does."""
     command = Command(
         name="part",
         arguments=[sys.executable, "-c", "print('said')"],

@@ -23,7 +23,7 @@ from tests.support.sealed_sessions import make_runtime, make_settings
 
 
 def test_a_start_removes_what_killed_processes_left(tmp_path: Path) -> None:
-    """A backup has a folder of its own, with a copy of the whole database."""
+    # A backup has a folder of its own, with a copy of the whole database.
     service, commands = get_service_temporary_folder(tmp_path), tmp_path / "tmp" / "commands"
     old = [commands / "old", tmp_path / "tmp" / "backup-old"]
     young = [commands / "young", tmp_path / "tmp" / "backup-young"]
@@ -72,7 +72,7 @@ def test_a_command_that_opens_the_deployment_uses_its_folder(tmp_path: Path) -> 
 
 
 def test_processes_of_a_service_use_the_data_folder_however_long_its_path(tmp_path: Path) -> None:
-    """Sockets take paths of 107 bytes; none is in the folder of temporary files."""
+    # Sockets take paths of 107 bytes; none is in the folder of temporary files.
     settings = make_settings(tmp_path / "long" / ("a" * 120))
     left = get_service_temporary_folder(settings.data_dir) / "recorder-summary-1" / "page.html"
     left.parent.mkdir(parents=True)

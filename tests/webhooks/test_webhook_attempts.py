@@ -58,7 +58,7 @@ class Desk:
     now: datetime = field(default_factory=clock.now)
 
     def put(self, count: int = 1, *, subject_id: str | None = None) -> list[str]:
-        """Events, handed out; returns their ids."""
+        """Store and dispatch events; return their ids."""
         members = {"workspace_id": self.workspace_id, "subject_id": subject_id}
         ids = [put_event(self.database, **members) for _ in range(count)]
         with self.database.transaction(write=True) as db:
@@ -85,7 +85,7 @@ class Desk:
         self.now += timedelta(seconds=seconds)
 
     def rows(self) -> list[DeliveryRow]:
-        """All records, oldest first."""
+        """Return all records, oldest first."""
         return attempts(self.database, self.webhook_id)
 
     @property
@@ -96,7 +96,7 @@ class Desk:
 
 @pytest.fixture
 def desk(database: Database) -> Desk:
-    """A webhook of its own for each test."""
+    """Return a webhook of its own for each test."""
     with database.transaction(write=True) as db:
         workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
     webhook = make_webhook(database, URL, workspace_id=workspace_id, events=("session.created",))
@@ -105,7 +105,7 @@ def desk(database: Database) -> Desk:
 
 
 def told(rows: Sequence[DeliveryRow]) -> list[tuple[int, str]]:
-    """Number and status of attempts."""
+    """Return the number and status of attempts."""
     return [(row.attempt, row.status) for row in rows]
 
 

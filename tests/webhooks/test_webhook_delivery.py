@@ -42,12 +42,12 @@ TAKEN = Answer(204)
 
 
 def webhook_to(database: Database, workspace_id: str, receiver: Receiver) -> WebhookCreated:
-    """A webhook that sends to a receiver."""
+    """Return a webhook that sends to a receiver."""
     return make_webhook(database, f"{receiver.url}/hooks", workspace_id=workspace_id, events=CREATED)
 
 
 def statuses(database: Database, webhook: WebhookCreated) -> list[str]:
-    """Of all records of a webhook, oldest first."""
+    """Return the statuses of all records of a webhook, oldest first."""
     return [row.status for row in attempts(database, webhook.id)]
 
 
@@ -114,7 +114,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(database: Database, workspac
 
 
 def test_an_attempt_begins_once_the_database_is_free(tmp_path: Path) -> None:
-    """Begun before a long wait, its lease would be over: it would count as lost, and be sent again."""
+    # A lease that begins before a long wait would expire: the event would be sent again.
     database = Database(create_file(tmp_path))
     with database.transaction(write=True) as db:
         workspace_id = create_workspace(db, "acme", region="us", secret=b"tests").workspace_id

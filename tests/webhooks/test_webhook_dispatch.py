@@ -25,7 +25,7 @@ URL = "http://127.0.0.1:9/hooks"
 
 
 def dispatch(database: Database) -> None:
-    """Hand out all that waits."""
+    """Dispatch all events that wait."""
     while True:
         with database.transaction(write=True) as db:
             if not OutboxDispatcher().dispatch(db) and not has_outbox_events(db):

@@ -33,7 +33,7 @@ EVENTS = 1_000
 
 
 def make_flood(database: Database, *, events: int = EVENTS) -> list[str]:
-    """A workspace of its own with many webhooks and waiting events; returns the ids of its webhooks."""
+    """Create a workspace with many webhooks and waiting events; return the ids of its webhooks."""
     with database.transaction(write=True) as db:
         workspace_id = create_workspace(db, new_id("wsp"), region="us", secret=b"tests").workspace_id
         tenant, origin = Tenant(workspace_id, "live"), Origin.system(workspace_id, "tests")
@@ -45,7 +45,7 @@ def make_flood(database: Database, *, events: int = EVENTS) -> list[str]:
 
 
 def make_event(workspace_id: str) -> dict[str, Any]:
-    """Columns of an event."""
+    """Return the columns of an event."""
     tenant = Tenant(workspace_id, "live")
     return describe_outbox_event(tenant=tenant, type="session.created", subject_id=new_id("ses"), data={})
 
@@ -58,26 +58,26 @@ def clear(database: Database) -> None:
 
 
 def dispatch(database: Database, dispatcher: OutboxDispatcher) -> bool:
-    """One transaction of a worker."""
+    """Run one transaction of a worker."""
     with database.transaction(write=True) as db:
         return dispatcher.dispatch(db)
 
 
 def count_attempts(database: Database, webhook_ids: list[str]) -> int:
-    """Number of the attempts of these webhooks."""
+    """Return the number of the attempts of these webhooks."""
     with database.transaction(write=False) as db:
         statement = select(func.count()).where(col(DeliveryRow.webhook_id).in_(webhook_ids))
         return db.exec(statement).one()
 
 
 def read_skipped(database: Database, webhook_id: str) -> SkippedEvents | None:
-    """Events that a webhook did not get."""
+    """Return the events that a webhook did not get."""
     with database.transaction(write=False) as db:
         return read_skipped_events(db.get_one(WebhookRow, webhook_id))
 
 
 def add_pending(database: Database, webhook_id: str, count: int) -> None:
-    """Attempts that wait."""
+    """Store attempts that wait."""
     with database.transaction(write=True) as db:
         rows = [
             make_outbox_attempt(webhook_id, event_id=new_id("evt"), event_type="session.created")
@@ -143,7 +143,7 @@ def test_an_event_beside_a_flood_is_delivered_within_a_few_turns(
 def recorded_writes(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[list[tuple[float, float]]]:
-    """Beginning and end of each write transaction of the block."""
+    """Yield the beginning and end of each write transaction of the block."""
     spans: list[tuple[float, float]] = []
     original = database.transaction
 

@@ -28,7 +28,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def database(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Iterator[Database]:
-    """A database on each engine, empty of what other tests left."""
+    """Yield a database on each engine, empty of what other tests left."""
     result = Database(database_url)
     with result.transaction(write=True) as db:
         for table in (DeliveryRow, OutboxRow, WebhookRow):
@@ -39,7 +39,7 @@ def database(tmp_path_factory: pytest.TempPathFactory, database_url: str) -> Ite
 
 
 def deliver_one(database: Database, workspace_id: str, *, status: str = "succeeded") -> tuple[str, str]:
-    """A webhook with one record of this status; returns the ids of both."""
+    """Create a webhook with one record of this status; return the ids of both."""
     webhook = make_webhook(database, URL, workspace_id=workspace_id, events=CREATED)
     put_event(database, workspace_id=workspace_id)
     with database.transaction(write=True) as db:
@@ -59,7 +59,7 @@ def sweep(database: Database, *, after: timedelta) -> None:
 
 
 def bodies(database: Database) -> int:
-    """Events that are still kept."""
+    """Return the number of events that are still kept."""
     with database.transaction(write=False) as db:
         return len(db.exec(select(OutboxRow)).all())
 

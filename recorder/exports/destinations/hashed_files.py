@@ -92,7 +92,7 @@ class HashedFile:
         return view.nbytes
 
     def flush(self) -> None:
-        """Wait until all is hashed and with the operating system.
+        """Wait until all bytes are hashed and written to the file, without a sync.
 
         Raises:
             DiskFull: if the disk has no space for it.

@@ -17,10 +17,9 @@ _LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=32), timede
 class InvalidCron(Invalid):
     """The cron line has no time that ever comes, or the zone is unknown."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(
-            f"{why} A cron line has five fields, minute hour day month weekday, such as `0 6 * * 1-5`."
-        )
+    def __init__(self, why: str, *, about_line: bool = True) -> None:
+        form = " A cron line has five fields, minute hour day month weekday, such as `0 6 * * 1-5`."
+        super().__init__(why + (form if about_line else ""))
 
 
 @dataclass(frozen=True)
@@ -88,4 +87,6 @@ def _parse_time_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise InvalidCron("The time zone is unknown; give a name such as UTC or Europe/Berlin.") from error
+        raise InvalidCron(
+            "The time zone is unknown; give a name such as UTC or Europe/Berlin.", about_line=False
+        ) from error

@@ -196,7 +196,7 @@ def import_demonstration_folder(
         ApiError, Unreachable: if the service cannot be worked with at all.
     """
     if workflow is not None and not re.fullmatch(WORKFLOW_PATTERN.strip("^$"), workflow):
-        text = "A workflow is 2 to 64 of a–z, 0–9 and _."
+        text = "Takes 2 to 64 characters: lower-case letters, digits and underscores, as in approve_invoice."
         raise ValidationFailed.of("workflow", "invalid_value", message=text, where="query")
     files = demonstration_files(path)
     began = time.monotonic()

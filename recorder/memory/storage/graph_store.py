@@ -206,7 +206,7 @@ def split_graph_session_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 def read_graph_rows(
     db: DbSession, scope: GraphScope, *columns: Any, where: Iterable[Any] = ()
 ) -> Sequence[Any]:
-    """Read columns of one graph's rows as plain tuples: building objects would be most of the time."""
+    """Read columns of one graph's rows as plain tuples: building objects would take most of the time."""
     table = columns[0].class_
     return db.connection().execute(select(*columns).where(*in_scope(table, scope), *where)).all()
 

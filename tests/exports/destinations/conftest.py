@@ -32,13 +32,13 @@ def _own_rights(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["s3", "gcs", "azure_blob"])
 def store(request: pytest.FixtureRequest, opened: Opened) -> EmulatedStore:
-    """Each of the three stores."""
+    """Return each of the three stores."""
     return opened(request.param)
 
 
 @pytest.fixture
 def s3(opened: Opened) -> EmulatedS3:
-    """The one with roles and uploads that are seen."""
+    """Return the store whose roles and uploads are recorded."""
     result = opened("s3")
     assert isinstance(result, EmulatedS3)
     return result

@@ -22,7 +22,7 @@ _VARIABLES = ["AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL_STS"]
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Addresses that clients call, in order; no request leaves this process."""
+    """Yield the addresses that clients call, in order; no request leaves this process."""
     urls: list[str] = []
 
     def refuse(self: Any, request: Any) -> None:

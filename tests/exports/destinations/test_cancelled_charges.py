@@ -28,7 +28,7 @@ FINISHED = 5
 def runtime(
     request: pytest.FixtureRequest, tmp_path: Path, s3: EmulatedS3, many_buckets: None
 ) -> Iterator[Runtime]:
-    """A deployment on either engine that writes to S3, with small shards."""
+    """Yield a deployment on either engine that writes to S3, with small shards."""
     yield from open_on_either_engine(request, tmp_path, tier="default", **s3.chosen())
 
 

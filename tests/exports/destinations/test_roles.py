@@ -74,8 +74,9 @@ def test_a_service_without_credentials_says_so(
     seal(runtime, [Recording()])
     # Clients are kept by their region; no other test uses this one.
     wanted = s3.destination("nobody", region="eu-north-1", **members)
-    with pytest.raises(IdentityMissing, match="no identity of its own for AWS"):
+    with pytest.raises(IdentityMissing, match="no identity of its own for AWS") as raised:
         ask(runtime, destination=wanted)
+    assert raised.value.retry_after_s is None  # clients would repeat the request in vain
 
 
 def test_nothing_that_is_kept_or_sent_to_workers_holds_credentials(s3: EmulatedS3, tmp_path: Path) -> None:
@@ -111,7 +112,7 @@ def test_a_service_account_is_acted_as_and_not_merely_asked_for(
 
 
 def _answering(requests: list[tuple[str, Any]]) -> Any:
-    """A way to the network that answers what token services answer."""
+    """Return a transport that answers as token services do."""
 
     class _Answer:
         status = 200

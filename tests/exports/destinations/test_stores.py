@@ -54,7 +54,7 @@ def write(destination: Destination, path: str, data: bytes, *, replace: bool = F
 
 @pytest.fixture
 def prefix() -> str:
-    """A place of a test's own in the bucket."""
+    """Return a prefix in the bucket that no other test uses."""
     return f"team a/{new_id('req')}"
 
 
@@ -164,7 +164,7 @@ def test_a_bucket_that_does_not_exist_is_refused(target: ExportLocation) -> None
 def test_a_bucket_that_says_nothing_of_the_workspace_is_refused(
     store: EmulatedStore, tmp_path: Path, prefix: str
 ) -> None:
-    """The service's own rights must not let a client write to another tenant's bucket."""
+    # The service's own rights must not let a client write to another tenant's bucket.
     target = target_in(store, tmp_path, prefix=prefix, is_listed=False)
     stranger = replace(target, workspace_id=new_id("wsp"))
     store.put(f"recorder-workspaces/{stranger.workspace_id}", b"")

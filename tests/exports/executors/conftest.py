@@ -12,7 +12,7 @@ from tests.support.sealed_sessions import make_runtime
 
 @pytest.fixture(scope="module", autouse=True)
 def small_shards() -> Iterator[None]:
-    """A few sessions make many shards."""
+    """Yield with buckets so small that a few sessions make many shards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("recorder.exports.planning.plan.SHARD_BYTES", 4_000)
         yield
@@ -20,7 +20,7 @@ def small_shards() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def runtime(tmp_path_factory: pytest.TempPathFactory, small_shards: None) -> Iterator[Runtime]:
-    """A deployment of its own for each file."""
+    """Yield a deployment of its own for each file."""
     made = make_runtime(tmp_path_factory.mktemp("executors"))
     yield made
     made.close()
@@ -28,11 +28,11 @@ def runtime(tmp_path_factory: pytest.TempPathFactory, small_shards: None) -> Ite
 
 @pytest.fixture(scope="module")
 def written(runtime: Runtime) -> InAllFormats:
-    """The sessions, as this process exported them."""
+    """Return the dataset of the sessions, as this process exported them."""
     return write_all_formats(runtime)
 
 
 @pytest.fixture(scope="module")
 def tasks(written: InAllFormats) -> list[ShardTask]:
-    """Version of the writer of their Parquet files."""
+    """Return the tasks that write their Parquet files."""
     return written.of("parquet")

@@ -33,7 +33,7 @@ _WORKER = "exports.executor.pool_worker"
 
 
 def workers() -> list[psutil.Process]:
-    """The processes of pools that this one has started."""
+    """Return the processes of pools that this process has started."""
     children = psutil.Process().children()
     return [child for child in children if any(_WORKER in word for word in _command(child))]
 

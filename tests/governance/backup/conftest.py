@@ -12,7 +12,7 @@ from tests.support.factories import Caller, running_app
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def deployments(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployments]:
-    """A deployment that nothing else uses, and empty databases to restore to."""
+    """Yield a deployment that nothing else uses, and empty databases to restore to."""
     is_sqlite = request.param == "sqlite"
     cluster = "" if is_sqlite else request.getfixturevalue("postgres")
     data = tmp_path / "data"
@@ -27,5 +27,5 @@ def deployments(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Depl
 
 @pytest.fixture
 def caller(deployments: Deployments) -> Caller:
-    """A key of a workspace of that deployment."""
+    """Return a key of a workspace of that deployment."""
     return deployments.service.make_caller()

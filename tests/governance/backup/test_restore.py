@@ -90,7 +90,7 @@ def test_no_log_of_the_copys_lake_names_an_erased_session(deployments: Deploymen
 
 
 def read_log_texts(path: Path) -> list[bytes]:
-    """The bytes of a file of a log, and its rows where they are packed."""
+    """Return the bytes of a file of a log, and its rows where they are packed."""
     rows = pl.read_parquet(path).rows() if path.suffix == ".parquet" else []
     return [path.read_bytes(), repr(rows).encode()]
 

@@ -33,21 +33,21 @@ def no_way_out() -> None:
 
 @pytest.fixture(scope="session")
 def resolver() -> Iterator[StubResolver]:
-    """The name server of this network."""
+    """Yield the name server of this network."""
     with stub_resolver({name: [address] for name, address in NAMES.items()}) as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def reached() -> Iterator[Reached]:
-    """A listener that must not be reached."""
+    """Yield a listener that must not be reached."""
     with listening() as started:
         yield started
 
 
 @pytest.fixture(scope="session")
 def site(reached: Reached) -> Iterator[Site]:
-    """The allowed server."""
+    """Yield the allowed server."""
     with serving_pages(reached) as started:
         yield started
 
@@ -69,7 +69,7 @@ def sandbox(
     resolver: StubResolver,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Sandbox]:
-    """The sandbox with one layer that refuses, and every other layer open.
+    """Yield the sandbox with one layer that refuses, and every other layer open.
 
     The list of the workspace's hosts refuses; or the guard of a deployment whose operator lists the allowed
     server alone; or the guard of one whose operator lists every address, and whose own port the listener has.
@@ -106,6 +106,6 @@ def make_settings(folder: Path, outbound: tuple[str, ...], named: dict[str, str]
 
 @pytest.fixture(scope="module")
 def open_browser(resolver: StubResolver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A browser without proxy: the control."""
+    """Yield a browser without a proxy, as the control."""
     with chromium(Path(tmp_path_factory.mktemp("profile")), "--headless=new") as page:
         yield page

@@ -121,7 +121,7 @@ class Attacker:
         self._serve(socketserver.ThreadingTCPServer(("127.0.0.2", port), Rebinding))
 
     def page(self, target: str, label: str) -> str:
-        """Path of the page that attacks a target."""
+        """Return the path of the page that attacks a target."""
         return f"/attack?target={target}&label={label}"
 
     def close(self) -> None:
@@ -186,7 +186,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]
 
 @contextmanager
 def bare_webserver(settings: Settings) -> Iterator[str]:
-    """Dagster's own webserver, as it comes."""
+    """Yield Dagster's own webserver without a login."""
     port = choose_child_port("127.0.0.1", 0, option="--port")
     workspace = settings.data_dir / "dagster" / "workspace.yaml"
     arguments = ["-m", "dagster_webserver", "--port", str(port), "--workspace", str(workspace)]
@@ -252,7 +252,7 @@ def read_frames(page: Page) -> str:
 
 
 def ways_in(state: State, label: str) -> dict[str, set[str]]:
-    """Ways that had an effect, by the origin of the page."""
+    """Return the attacks that had an effect, by the origin of the page."""
     succeeded: dict[str, set[str]] = {"port": set(), "name": set(), "rebound": set()}
     for key in state.partitions:
         if key.startswith(f"{label}-"):

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def only_loopback() -> None:
-    """Nothing here may run where it could reach anything."""
+    """Check that this machine reaches only the loopback."""
     assert [name for _, name in socket.if_nameindex()] == ["lo"], "this network has a way out"

@@ -99,7 +99,7 @@ class Demonstration:
 
 @pytest.fixture(scope="module")
 def demonstration(tmp_path_factory: pytest.TempPathFactory) -> Demonstration:
-    """A demonstration in a fresh folder, by a shell without an activated environment."""
+    """Run a demonstration in a fresh folder, by a shell without an activated environment."""
     folder = tmp_path_factory.mktemp("demonstration")
     variables = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(folder), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

@@ -57,7 +57,7 @@ time.sleep(60)
 
 @contextmanager
 def listener(host: str, dagster_dir: Path | None) -> Iterator[int]:
-    """The port of a process that listens; with a Dagster folder it belongs to that deployment."""
+    """Yield the port of a process that listens; with a Dagster folder it belongs to that deployment."""
     marked = {} if dagster_dir is None else {"RECORDER_DAGSTER_DIR": str(dagster_dir)}
     command = [sys.executable, "-c", _LISTEN, host]
     environment = {"PATH": os.environ["PATH"], **marked}  # noqa: TID251
@@ -70,7 +70,7 @@ def listener(host: str, dagster_dir: Path | None) -> Iterator[int]:
 
 
 def guard_of(folder: Path, resolved: str = "127.0.0.1", **settings: Any) -> AddressGuard:
-    """The guard of a deployment whose operator lists everything."""
+    """Return the guard of a deployment whose operator lists everything."""
     resolve = Resolver([resolved])
     deployed = Settings.from_env({"RECORDER_PUBLIC_URL": "http://api.example:1", **settings}, data_dir=folder)
     return AddressGuard(

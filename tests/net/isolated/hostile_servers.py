@@ -27,7 +27,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 
 
 async def endless(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A gigabyte, as fast as it is taken."""
+    """Send a gigabyte, as fast as it is taken."""
     writer.write(OK + b"Content-Length: 1073741824\r\n\r\n")
     for _number in range(16_384):
         writer.write(b"x" * 65_536)
@@ -127,7 +127,7 @@ def test_a_body_of_exactly_four_kilobytes_is_whole() -> None:
 
 
 async def interim(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Interim answers, as fast as they are taken."""
+    """Send interim answers, as fast as they are taken."""
     for _number in range(16_384):
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" * 2_000)
         await writer.drain()

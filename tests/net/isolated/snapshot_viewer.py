@@ -65,28 +65,28 @@ def listening() -> Iterator[Listener]:
 
 @pytest.fixture(scope="module")
 def listener() -> Iterator[Listener]:
-    """Listener that hostile snapshots name."""
+    """Yield a listener that hostile snapshots name."""
     with listening() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A deployment that answers over HTTP."""
+    """Yield a deployment that answers over HTTP."""
     with running_service(tmp_path_factory.mktemp("service")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """The tab of a browser."""
+    """Yield the tab of a browser."""
     with chromium(Path(tmp_path_factory.mktemp("profile"))) as opened:
         yield opened
 
 
 @pytest.fixture(scope="module")
 def frame_urls(service: RunningService, listener: Listener) -> dict[str, str]:
-    """Addresses of stored snapshots by name."""
+    """Return the addresses of stored snapshots by name."""
     snapshots = make_snapshots(listener.url)
     headers = {"Authorization": f"Bearer {service.key}"}
     with httpx.Client(base_url=service.url, headers=headers, trust_env=False) as client:

@@ -30,7 +30,7 @@ ROWS = Rows()
 
 
 def eventful_session(caller: Caller) -> str:
-    """Session that causes all six events of a session."""
+    """Return a session that causes all six events of a session."""
     session_id = caller.make_session(started_at=LONG_AGO)
     caller.add_events(session_id, event(5, "error"))
     caller.post(f"/v1/sessions/{session_id}/tags", {"name": "seen"})
@@ -93,7 +93,7 @@ def check_export_failed(caller: Caller) -> None:
 
 
 def quota_events(caller: Caller, minutes: int) -> list[str]:
-    """The quota events of a workspace of 1,000 minutes that captured so many."""
+    """Return the quota events of a workspace of 1,000 minutes that captured so many."""
     trial = caller.service.make_caller(tier="trial")
     trial.add_events(trial.make_session(started_at=LONG_AGO), event(minutes * 60_000))
     return [type for type, _ in outbox(trial, trial.key.workspace_id) if type.startswith("quota.")]
@@ -144,7 +144,7 @@ def check_catalogue(caller: Caller) -> None:
 
 
 def event_rows() -> list[str]:
-    """The keys of the rows of §6.1 that name a type, whether its part is built or not."""
+    """Return the keys of the rows of §6.1 that name a type, whether its part is built or not."""
     return [row.key for row in ALL_ROWS if row.section == "6.1" and "." in row.name]
 
 

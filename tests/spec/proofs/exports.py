@@ -56,7 +56,7 @@ def check_events(caller: Caller) -> None:
 
 
 def refusal(caller: Caller, **body: Any) -> str:
-    """The code with which an export is refused."""
+    """Return the code with which an export is refused."""
     answer = caller.post("/v1/exports", {**EXPORT, **body})
     assert answer.status_code in (404, 422), answer.text
     code: str = answer.json()["code"]

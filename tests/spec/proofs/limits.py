@@ -13,12 +13,12 @@ HEADERS = ("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X
 
 
 def fresh(caller: Caller, tier: str = "default") -> Caller:
-    """A caller whose workspace has the limits of the specification."""
+    """Return a caller whose workspace has the limits of the specification."""
     return caller.service.make_caller(tier=tier)
 
 
 def answers(caller: Caller) -> list[Any]:
-    """A success, a refusal of each kind, and an address outside the interface."""
+    """Return a success, a refusal of each kind, and an address outside the interface."""
     stranger = caller.service.client.get("/v1/sessions")
     weak = caller.service.make_caller(scope="read", workspace_id=caller.key.workspace_id)
     return [
@@ -33,7 +33,7 @@ def answers(caller: Caller) -> list[Any]:
 
 
 def header_everywhere(caller: Caller, name: str) -> list[str]:
-    """The values of a header in all these answers."""
+    """Return the values of a header in all these answers."""
     first_answers = answers(fresh(caller))
     assert [answer.status_code for answer in first_answers] == [200, 404, 422, 400, 403, 401, 200]
     return [answer.headers[name] for answer in first_answers]
@@ -65,7 +65,7 @@ def check_x_scope(caller: Caller) -> None:
 
 
 def refused(caller: Caller) -> Any:
-    """The first answer that a limit of five exports a minute refuses."""
+    """Return the first answer that a limit of five exports a minute refuses."""
     body = {"workflow": "none", "format": "parquet", "destination": {"kind": "signed_url"}}
     created = [caller.post("/v1/exports", body) for _ in range(6)]
     assert [answer.status_code for answer in created] == [404] * 5 + [429]
@@ -91,7 +91,7 @@ def check_null(caller: Caller) -> None:
 
 
 def told_quotas(caller: Caller) -> list[tuple[str, dict[str, Any]]]:
-    """Type and data of the quota events in the outbox."""
+    """Return the type and data of the quota events in the outbox."""
     return [item for item in outbox(caller, caller.key.workspace_id) if item[0].startswith("quota.")]
 
 
@@ -150,7 +150,7 @@ def check_audit_retention(caller: Caller) -> None:
 
 
 def retention_row(caller: Caller, name: str, default: int) -> None:
-    """A number of days has this default, and may be 1 to 3650."""
+    """Check that a number of days has this default, and may be 1 to 3650."""
     path = "/v1/workspaces/current"
     assert caller.get(path).json()["retention"][name] == default
     for days in (1, 3650):

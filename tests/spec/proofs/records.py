@@ -19,7 +19,7 @@ def is_id(value: str, prefix: str) -> bool:
 
 
 def make_key(caller: Caller, **body: Any) -> dict[str, Any]:
-    """A key made over HTTP."""
+    """Return a key made over HTTP."""
     answer = caller.post("/v1/keys", {"label": "robot", "scope": "write", **body})
     assert answer.status_code == 201, answer.text
     made: dict[str, Any] = answer.json()
@@ -232,13 +232,13 @@ def check_memory_graph(caller: Caller) -> None:
 
 
 def quota(caller: Caller) -> dict[str, Any]:
-    """The quota of the caller."""
+    """Return the quota of the caller."""
     body: dict[str, Any] = caller.get("/v1/quota").json()
     return body
 
 
 def limited(caller: Caller) -> Caller:
-    """A caller whose workspace has quotas."""
+    """Return a caller whose workspace has quotas."""
     return caller.service.make_caller(tier="trial")
 
 
