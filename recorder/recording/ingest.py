@@ -169,7 +169,7 @@ class IngestWriter:
     def _settle_postponed(
         self, group: list["_Waiting"], results: "list[bytes | RecorderError | None]"
     ) -> tuple[list["_Waiting"], "list[bytes | RecorderError]"]:
-        """Postpone the batches without a result; return the others, and those that waited too long."""
+        """Keep the batches without a result; return the others, and those that waited too long."""
         now = time.monotonic()
         since = {future: at for (_, future, _), at in self._postponed}
         self._postponed = []

@@ -107,7 +107,7 @@ def test_a_group_costs_one_statement_of_usage(tmp_path: Path) -> None:
 
 
 def test_a_stop_holds_the_usage_for_its_commit_alone(postgres: str) -> None:
-    """The ingest writers wait for the usage of a workspace with batches of all workspaces."""
+    # The ingest writers wait for the usage of a workspace with batches of all workspaces.
     database = Database(create_database(postgres))
     tenant = ChargedTenant(database, Caller(Tenant(new_id("wsp"), "live"), new_id("key")))
     first_id, second_id = tenant.sessions(2, started_at=None)

@@ -38,12 +38,12 @@ def list_page_routes(service: Service) -> list[APIRoute]:
 
 
 def routes_with_pages(service: Service) -> set[tuple[str, str]]:
-    """Method and path of the routes that take a cursor."""
+    """Return the method and path of the routes that take a cursor."""
     return {(method, route.path) for route in list_page_routes(service) for method in route.methods}
 
 
 def test_pages_are_serialized_in_the_worker_threads_of_their_routes(service: Service) -> None:
-    """The event loop would stand still for as long as it serialized an answer of 4 MiB."""
+    # The event loop would be held for as long as it serialized an answer of 4 MiB.
     others = {"/v1/exports/{export_id}/diff"}
     for route in list_page_routes(service):
         if route.path not in others:

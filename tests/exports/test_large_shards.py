@@ -26,7 +26,7 @@ _EVENTS = 700
 
 @pytest.fixture
 def runtime(tmp_path: Path) -> Runtime:
-    """A deployment with small sessions around a large one, in several appends."""
+    """Create a deployment with small sessions around a large one, in several appends."""
     opened = make_runtime(tmp_path)
     large = Recording(
         events=[(t_ms, "click") for t_ms in range(_EVENTS)],
@@ -41,7 +41,7 @@ def runtime(tmp_path: Path) -> Runtime:
 
 @pytest.fixture
 def make_large(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Returns a function after which a portion has a few kilobytes."""
+    """Return a function after which a portion has a few kilobytes."""
 
     def lower_bounds() -> None:
         monkeypatch.setattr("recorder.exports.planning.sharding.BYTES_AT_ONCE", 10_000)

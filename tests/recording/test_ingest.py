@@ -343,7 +343,7 @@ def test_closing_waits_for_what_was_postponed(postgres: str) -> None:
 
 
 def test_another_workspace_cannot_hold_a_session_by_its_id(postgres: str) -> None:
-    """A batch of another tenant finds no such session, and must not lock it either."""
+    # A batch of another tenant finds no such session, and must not lock it either.
     database = Database(create_database(postgres))
     session = (WORKSPACE, "live", make_session(database))
     connection = database.raw_connection()
