@@ -25,6 +25,12 @@ WORKFLOW = "Takes 2 to 64 characters: lower-case letters, digits and underscores
         ),
         (
             "/v1/exports",
+            {"workflow": "checkout", "format": "parquet", "destination": {"bucket": "my-data"}},
+            "/destination/kind",
+            "This member is required: 'signed_url', 'local', 's3', 'gcs' or 'azure_blob'.",
+        ),
+        (
+            "/v1/exports",
             {"workflow": "checkout", "format": "parquet", "destination": {"kind": "s3", "bucket": "My_Data"}},
             "/destination/bucket",
             "Takes 3 to 63 characters: lower-case letters, digits, dots and hyphens, a letter or digit "
