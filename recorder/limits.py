@@ -91,6 +91,8 @@ REPLAY_DAYS = 90
 WORKSPACE_NAME_CHARACTERS = 128
 RETENTION_DAYS = (1, 3650)
 BATCH_KEY_CHARACTERS = 255
+#: Of `Idempotency-Key` and `idempotency_key`: visible ASCII characters.
+IDEMPOTENCY_KEY_PATTERN = f"^[!-~]{{1,{BATCH_KEY_CHARACTERS}}}$"
 MASKING_PATTERNS = 50
 MASKING_PATTERN_CHARACTERS = 1_000
 MASKING_REPLACEMENT_CHARACTERS = 100
@@ -169,5 +171,8 @@ WORKFLOW_PATTERN = r"^[a-z0-9_]{2,64}$"
 MASKING_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,31}$"
 #: Types that one read of events may name.
 EVENT_TYPES_WANTED = 50
+#: Ids that clients may choose; `recorder.ids` checks them.
+CLIENT_EVENT_ID_PATTERN = "^evt_[0-9A-Za-z]{1,40}$"
+CLIENT_FRAME_ID_PATTERN = "^frm_[0-9A-Za-z]{1,40}$"
 EVENT_TYPE_PATTERN = r"^[a-z][a-z0-9_.]{0,63}$"
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")

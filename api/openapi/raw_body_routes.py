@@ -17,7 +17,7 @@ _BATCH_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": limits.BATCH_KEY_CHARACTERS},
+    "schema": {"type": "string", "pattern": limits.IDEMPOTENCY_KEY_PATTERN},
     "description": "Batch id, unique in the session: a batch sent again is stored once.",
 }
 

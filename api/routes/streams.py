@@ -41,7 +41,11 @@ async def stream_events(
         str | None, Header(alias="Last-Event-ID", description="Position of the last message received.")
     ] = None,
 ) -> Response:
-    """Stream server-sent events: from now on, from the start, or after the last message received."""
+    """Stream server-sent events: from now on, from the start, or after the last message received.
+
+    The WebSocket `/v1/sessions/{session_id}/events/ws` sends the same messages, one text each. It takes
+    `from`, and `last_event_id` where a client cannot set the header.
+    """
     sent = [] if last_event_id is None else request.headers.getlist("last-event-id")
     start = StreamStart(is_from_start=from_ is not None, after=_read_last_stream_position(sent))
     state = request.app.state

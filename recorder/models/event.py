@@ -69,13 +69,17 @@ class Trace(_Strict):
     span_id: str | UnsetType | None = UNSET
 
 
+#: Checked by `recorder.recording`, like the pattern of types.
+ClientEventId = Annotated[str, Meta(extra_json_schema={"pattern": limits.CLIENT_EVENT_ID_PATTERN})]
+
+
 class EventItem(_Strict):
     """One event as a client sends it; only `type` and `t_ms` are required."""
 
     t_ms: Elapsed
     #: Its pattern is checked once per distinct type of a batch: a regex per item would double the decoding.
     type: Annotated[str, Meta(extra_json_schema={"pattern": limits.EVENT_TYPE_PATTERN})]
-    id: str | UnsetType | None = UNSET
+    id: ClientEventId | UnsetType | None = UNSET
     target: Target | UnsetType | None = UNSET
     input: Input | UnsetType | None = UNSET
     url: str | UnsetType | None = UNSET

@@ -7,16 +7,19 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from sqlalchemy import JSON, BigInteger, Index, LargeBinary
 from sqlmodel import Field, SQLModel
 
+from recorder import limits
 from recorder.models.event import BYTEWISE, Elapsed, ElementRect
 from recorder.models.wire import WireOutput
+
+ClientFrameId = Annotated[str, Meta(extra_json_schema={"pattern": limits.CLIENT_FRAME_ID_PATTERN})]
 
 
 class FrameItem(Struct, forbid_unknown_fields=True):
     """One frame as a client sends it: the bytes are in `data` (base64) or in the part named `part`."""
 
     t_ms: Elapsed
-    content_type: str
-    id: str | UnsetType | None = UNSET
+    content_type: Annotated[str, Meta(extra_json_schema={"enum": list(limits.IMAGE_TYPES)})]
+    id: ClientFrameId | UnsetType | None = UNSET
     width: Annotated[int, Meta(ge=1, le=100000)] | UnsetType | None = UNSET
     height: Annotated[int, Meta(ge=1, le=100000)] | UnsetType | None = UNSET
     keyframe: bool | UnsetType | None = UNSET

@@ -87,7 +87,9 @@ class SessionCreate(WireInput):
     actor: Actor | None = None
     start: bool = False
     started_at: WireTime | None = None
-    idempotency_key: str | None = None
+    idempotency_key: str | None = WireField(
+        default=None, json_schema_extra={"pattern": limits.IDEMPOTENCY_KEY_PATTERN}
+    )
 
 
 class SealError(WireOutput):

@@ -218,6 +218,8 @@ def describe_allowed_wire_names(names: Sequence[str]) -> str:
 
 
 def _find_wire_member_type(annotation: Any, part: Part, value: Any) -> Any:
+    """Return the type of a member; a tuple of types where the value fits several models that have it."""
+    types = []
     for option in _list_wire_type_options(annotation):
         arguments = get_args(option)
         if get_origin(option) is list and arguments:
@@ -229,8 +231,8 @@ def _find_wire_member_type(annotation: Any, part: Part, value: Any) -> Any:
             and _has_fitting_wire_literals(option, value)
             and part in (members := _list_wire_class_members(option))
         ):
-            return members[str(part)]
-    return None
+            types.append(members[str(part)])
+    return tuple(types) if len(types) > 1 else next(iter(types), None)
 
 
 def _list_wire_classes(annotation: Any) -> list[type]:
@@ -243,6 +245,8 @@ def _list_wire_classes(annotation: Any) -> list[type]:
 
 def _list_wire_type_options(annotation: Any) -> list[Any]:
     """Return the types that a type is made of, without their metadata."""
+    if isinstance(annotation, tuple):
+        return [part for option in annotation for part in _list_wire_type_options(option)]
     origin = get_origin(annotation)
     if origin is Annotated:
         return _list_wire_type_options(get_args(annotation)[0])

@@ -240,12 +240,16 @@ class UsageRow(SQLModel, table=True):
     exported_told: int = Field(default=0, sa_column_kwargs=_ZERO)
 
 
+#: For OpenAPI; `recorder.access.keys` reads scopes.
+SCOPE_PATTERN = "^(read|write|admin)( replay:live)?$|^replay:live (read|write|admin)$"
+
+
 class KeyCreate(WireInput):
     """Body of `POST /v1/keys`."""
 
     label: str = WireField(min_length=1, max_length=limits.KEY_LABEL_CHARACTERS)
     #: `read`, `write` or `admin`, and `replay:live` behind it where live replays may be started.
-    scope: str
+    scope: str = WireField(json_schema_extra={"pattern": SCOPE_PATTERN})
     expires_at: WireTime | None = None
     mode: Mode | None = None
 

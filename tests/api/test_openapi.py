@@ -71,10 +71,79 @@ def test_every_operation_has_words_and_its_errors(document: dict[str, Any]) -> N
 def test_every_answer_shows_the_headers_of_its_limits(document: dict[str, Any]) -> None:
     for address, operation in operations(document).items():
         for status, answer in operation["responses"].items():
-            assert {"X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Scope"} <= set(
-                answer["headers"]
-            ), (address, status)
+            assert {
+                *("X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset", "X-Scope"),
+                *("X-Request-Id", "Service-Version"),
+            } <= set(answer["headers"]), (address, status)
         assert "Retry-After" in operation["responses"].get("429", {"headers": "Retry-After"})["headers"]
+
+
+#: Headers of HTTP itself, and those that only browsers read.
+PLAIN_HEADERS = {"content-length", "content-type", "cache-control", "connection"}
+
+
+def test_the_headers_of_answers_are_described(service: Service, document: dict[str, Any]) -> None:
+    caller = service.make_caller(scope="admin replay:live")
+    other, session = {"X-Request-Id": "mine-1"}, {"workflow": "checkout"}
+    missing = "/v1/sessions/ses_00000000000000000000000000"
+    for path, answer in (
+        ("/v1/limits", caller.get("/v1/limits", **other)),
+        ("/v1/limits", service.client.get("/v1/limits")),
+        ("/v1/sessions", caller.post("/v1/sessions", session, key="k-1")),
+        ("/v1/sessions", caller.post("/v1/sessions", session, key="k-1")),
+        ("/v1/sessions", caller.post("/v1/sessions", {})),
+        ("/v1/sessions/{session_id}/start", caller.post(f"{missing}/start", key="k-1")),
+        ("/v1/sessions/{session_id}/start", caller.post(f"{missing}/start", key="k-1")),
+    ):
+        operation = document["paths"][path][answer.request.method.lower()]
+        described = {name.lower() for name in operation["responses"][str(answer.status_code)]["headers"]}
+        assert set(answer.headers) - PLAIN_HEADERS <= described, (path, answer.status_code)
+    assert answer.headers["Idempotent-Replayed"] == "true"
+    statuses = document["paths"]["/v1/exports/{export_id}/files/{path}"]["get"]["responses"]
+    assert all(
+        {"Content-Range", "Accept-Ranges"} <= set(statuses[name]["headers"]) for name in ("206", "416")
+    )
+
+
+def refused_bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Method and path of an operation, and a body of wrong text that the service refuses."""
+    url = "http://127.0.0.1:9/hook"
+    yield "post", "/v1/webhooks", {"url": url, "events": ["*"]}
+    for scope in ("", "all", "read write", "replay:live", "write  replay:live"):
+        yield "post", "/v1/keys", {"label": "robot", "scope": scope}
+    for key in ("", "a b", "é", "x" * 256):
+        yield "post", "/v1/sessions", {"workflow": "checkout", "idempotency_key": key}
+
+
+def test_described_texts_are_those_that_the_service_takes(service: Service, document: dict[str, Any]) -> None:
+    caller = service.make_caller(scope="admin replay:live")
+    bodies = dict(json_bodies(document))
+    for method, path, body in refused_bodies():
+        assert caller.post(path, body).status_code == 422, body
+        assert not make_validator(document, bodies[f"{method} {path}"]["schema"]).is_valid(body), body
+    for scope in ("read", "write replay:live", "replay:live admin"):
+        body = {"label": "robot", "scope": scope}
+        assert caller.post("/v1/keys", body).status_code == 201, body
+        assert make_validator(document, bodies["post /v1/keys"]["schema"]).is_valid(body), body
+    events = {item["type"] for item in caller.get("/v1/event_types").json()["data"]} - {"webhook.test"}
+    changed = document["components"]["schemas"]["WebhookUpdate"]
+    assert make_validator(document, changed).is_valid({"events": sorted(events)})
+    assert not make_validator(document, changed).is_valid({"events": ["*"]})
+
+
+def test_the_ids_that_clients_choose_are_described(service: Service, document: dict[str, Any]) -> None:
+    caller = service.make_caller()
+    address = f"/v1/sessions/{caller.make_session()}/events"
+    schema = dict(json_bodies(document))["post /v1/sessions/{session_id}/events"]["schema"]
+    for id, is_valid in (("evt_A1", True), ("frm_1", False), ("evt_", False), (f"evt_{'a' * 41}", False)):
+        body = {"events": [{"t_ms": 1, "type": "click", "id": id}]}
+        assert caller.post(address, body).status_code == (202 if is_valid else 422), id
+        assert make_validator(document, schema).is_valid(body) is is_valid, id
+    frames = document["components"]["schemas"]["FrameItem"]
+    for id, is_valid in (("frm_A1", True), ("evt_1", False)):
+        body = {"t_ms": 1, "content_type": "image/png", "data": "", "id": id}
+        assert make_validator(document, frames).is_valid(body) is is_valid, id
+    assert not make_validator(document, frames).is_valid({"t_ms": 1, "content_type": "image/gif"})
 
 
 def test_every_body_and_parameter_is_described(document: dict[str, Any]) -> None:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from recorder import limits
 from recorder.models.text_patterns import TEXT_FORMS
+from recorder.models.workspace import SCOPE_PATTERN
 from tests.support.factories import Caller, Service, assert_problem
 
 WORKFLOW = "Takes 2 to 64 characters: lower-case letters, digits and underscores, as in approve_invoice."
@@ -22,6 +24,12 @@ WORKFLOW = "Takes 2 to 64 characters: lower-case letters, digits and underscores
             {"session_id": "ses_x"},
             "/sandbox",
             "This member is required: 'dry' or 'live'.",
+        ),
+        (
+            "/v1/exports",
+            {"workflow": "checkout", "format": "parquet", "destination": {"bucket": "my-data"}},
+            "/destination/kind",
+            "This member is required: 'signed_url', 'local', 's3', 'gcs' or 'azure_blob'.",
         ),
         (
             "/v1/exports",
@@ -62,6 +70,12 @@ def test_a_refused_value_gets_a_sentence_on_what_its_member_takes(
 
 def test_every_pattern_has_words(service: Service) -> None:
     patterns = set(re.findall(r'"pattern": ?("(?:[^"\\]|\\.)*")', json.dumps(service.app.openapi())))
-    # The header of idempotency keys is checked, and described, elsewhere.
-    named = {json.loads(pattern) for pattern in patterns} - {"^[!-~]{1,255}$"}
+    # Idempotency keys, ids of clients and scopes are checked, with sentences of their own, elsewhere.
+    elsewhere = {
+        limits.IDEMPOTENCY_KEY_PATTERN,
+        limits.CLIENT_EVENT_ID_PATTERN,
+        limits.CLIENT_FRAME_ID_PATTERN,
+    }
+    headers = {"^req_[0-9a-z]{26}$", r"^bytes (\d+-\d+|\*)/\d+$"}
+    named = {json.loads(pattern) for pattern in patterns} - elsewhere - headers - {SCOPE_PATTERN}
     assert len(named) > 8 and named - TEXT_FORMS.keys() == set()

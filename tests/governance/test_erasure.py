@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -341,10 +341,18 @@ def test_a_second_request_while_one_is_open_answers_the_open_one(caller: Caller)
     body = {"subject": "ada", "scope": "all"}
     first, second = (caller.post(ADDRESS, body).json() for _ in range(2))
     assert first == second and first["status"] == "queued"
-    assert first["due_by"] > first["created_at"]
     other = caller.service.make_caller().post(ADDRESS, body).json()
     assert other["subject_hash"] != first["subject_hash"]
     finish_erasures(caller)
+
+
+def test_an_erasure_is_due_30_days_after_its_request(caller: Caller) -> None:
+    made = caller.post(ADDRESS, {"subject": "ada", "scope": "all"}).json()
+    created_at, due_by = (datetime.fromisoformat(made[name]) for name in ("created_at", "due_by"))
+    assert due_by - created_at == timedelta(days=30)
+    finish_erasures(caller)
+    ended = caller.get(f"{ADDRESS}/{made['id']}").json()
+    assert ended["status"] == "completed" and ended["completed_at"] <= ended["due_by"] == made["due_by"]
 
 
 def test_a_request_of_each_mode_opens_an_erasure_of_its_own(caller: Caller) -> None:

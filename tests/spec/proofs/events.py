@@ -1,5 +1,6 @@
 """Spec §6: every event type, its payload, how it is delivered and signed, streams."""
 
+import asyncio
 import hashlib
 import hmac
 import re
@@ -21,8 +22,10 @@ from tests.support.completed_work import (
     streamed_over_http,
     streamed_over_socket,
 )
+from tests.support.delivery_loop import local_client
 from tests.support.drift_workflow import BASELINE, NEEDED, Story
 from tests.support.factories import Caller, event
+from tests.support.raw_servers import raw_server
 from tests.support.specification import ROWS as ALL_ROWS
 from tests.support.specification_checks import Rows
 
@@ -196,6 +199,10 @@ def check_content_type(caller: Caller) -> None:
 @ROWS.row("6.3 timeout")
 def check_timeout(caller: Caller) -> None:
     assert OutboundClient.__init__.__kwdefaults__["total_s"] == 10.0
+    with raw_server(b"", until=b"never sent") as receiver:
+        url = f"http://127.0.0.1:{receiver.port}/hooks"
+        exchange = asyncio.run(local_client().post(url, {}, b"{}"))
+    assert exchange.error == "timeout" and exchange.duration_ms > 9_900
 
 
 @ROWS.row("6.4 header")

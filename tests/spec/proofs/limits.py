@@ -18,7 +18,7 @@ def fresh(caller: Caller, tier: str = "default") -> Caller:
 
 
 def answers(caller: Caller) -> list[Any]:
-    """Return a success, a refusal of each kind, and an address outside the interface."""
+    """Return successes, a refusal of each kind, and an address outside the interface."""
     stranger = caller.service.client.get("/v1/sessions")
     weak = caller.service.make_caller(scope="read", workspace_id=caller.key.workspace_id)
     return [
@@ -29,13 +29,20 @@ def answers(caller: Caller) -> list[Any]:
         weak.post("/v1/sessions", {"workflow": "checkout"}),
         stranger,
         caller.service.client.get("/healthz"),
+        caller.get("/v1/nowhere"),
+        caller.request("PUT", "/v1/sessions"),
+        caller.post_raw("/v1/sessions", b"{}", content_type="text/plain"),
+        caller.post_raw("/v1/sessions", b" " * (limits.BODY_BYTES + 1)),
+        caller.delete(f"/v1/sessions/{caller.make_session()}"),
+        [caller.post("/v1/exports", {}) for _ in range(6)][-1],
     ]
 
 
 def header_everywhere(caller: Caller, name: str) -> list[str]:
     """Return the values of a header in all these answers."""
     first_answers = answers(fresh(caller))
-    assert [answer.status_code for answer in first_answers] == [200, 404, 422, 400, 403, 401, 200]
+    statuses = [answer.status_code for answer in first_answers]
+    assert statuses == [200, 404, 422, 400, 403, 401, 200, 404, 405, 415, 413, 204, 429]
     return [answer.headers[name] for answer in first_answers]
 
 

@@ -1,11 +1,16 @@
 """Spec §2: the fields of keys, webhooks, exports, paths, workflows, quotas and workspace settings."""
 
+import hashlib
 import re
 from datetime import datetime
+from io import BytesIO
 from typing import Any
+
+from pyarrow import parquet
 
 from tests.support.completed_work import make_webhook, patch, shown_dataset, shown_delivery, shown_paths
 from tests.support.factories import Caller
+from tests.support.http_exports import keyless
 from tests.support.http_graph_sessions import shown_points, shown_walks
 from tests.support.specification_checks import Rows
 
@@ -155,9 +160,12 @@ def check_created_at(caller: Caller) -> None:
 
 @ROWS.row("2.5 manifest")
 def check_manifest(caller: Caller) -> None:
-    for shard in shown_dataset(caller).manifest["shards"]:
-        assert shard["size_bytes"] > 0 and shard["rows"] > 0
-        assert re.fullmatch("[0-9a-f]{64}", shard["sha256"])
+    shards = shown_dataset(caller).manifest["shards"]
+    assert {shard["kind"] for shard in shards} == {"events", "frames"}
+    for shard in shards:
+        data = keyless(caller, shard["url"]).content
+        assert (shard["size_bytes"], shard["sha256"]) == (len(data), hashlib.sha256(data).hexdigest())
+        assert shard["rows"] == parquet.read_table(BytesIO(data)).num_rows
 
 
 @ROWS.row("2.6 path_id")
