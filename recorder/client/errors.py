@@ -17,6 +17,8 @@ from recorder.number_formats import format_count
 #: Temporary states: a limit, a restart, a gateway in front of a restarting service.
 TEMPORARY_STATUSES = (429, 502, 503, 504)
 _SHOWN_PROBLEMS = 3
+#: Seconds of a `Retry-After` beyond which an operator must act first.
+_LONG_WAIT_S = 600
 #: Code of an answer without a code, which another program than the service sent.
 UNKNOWN_CODE = "unknown"
 _NEXT_BY_STATUS = {
@@ -74,14 +76,9 @@ class ApiError(ClientError):
             parts.append(f"({self.request_id})")
         return " ".join(part for part in parts if part)
 
-    @property
-    def is_lasting(self) -> bool:
-        """True if only the operator can help: all other 503 of the service have a `Retry-After`."""
-        return (self.status, self.code, self.retry_after_s) == (503, "unavailable", None)
-
     def _find_next_step(self) -> str:
-        if self.is_lasting:
-            return ""  # its detail says it
+        if self.status == 503 and (self.retry_after_s or 0) > _LONG_WAIT_S:
+            return ""  # only the operator can help, as its detail says
         if self.code == UNKNOWN_CODE and self.status in (401, 403):
             return ""  # of another program's answer, to which the key does not matter
         return _NEXT_BY_CODE.get(self.code, _NEXT_BY_STATUS.get(self.status, ""))

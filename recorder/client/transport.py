@@ -251,7 +251,7 @@ def _describe_foreign_answer(response: httpx.Response) -> str:
 def _may_retry_request(error: ClientError, call: TransportCall) -> bool:
     if isinstance(error, Unreachable):
         return call.repeatable or not error.may_be_done
-    if not isinstance(error, ApiError) or error.code == "quota_exceeded" or error.is_lasting:
+    if not isinstance(error, ApiError) or error.code == "quota_exceeded":
         return False
     if error.status in _NOTHING_STORED:
         return True

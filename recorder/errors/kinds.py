@@ -140,7 +140,7 @@ class Unavailable(RecorderError):
 
     code = "unavailable"
     title = "Unavailable"
-    retry_after_s: int | None = 1
+    retry_after_s = 1
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what} does not answer; nothing was acknowledged. Try again.")
@@ -172,7 +172,7 @@ class NotReady(Unavailable):
 class IdentityMissing(Unavailable):
     """The service has no identity of its own at a cloud; nothing was acknowledged (503)."""
 
-    retry_after_s = None  # waiting does not help
+    retry_after_s = 3_600  # an operator must act
 
     def __init__(self, cloud: str) -> None:
         RecorderError.__init__(

@@ -19,7 +19,7 @@ KEY = "nsk_local_secretsecret"
 TAKEN = {"accepted": 1, "duplicates": 0, "event_count": 1, "data": [], "frame_count": 1}
 SESSION = {"id": "ses_1", "status": "recording"}
 BUSY = Answer(429, {"code": "rate_limited", "detail": "Slower.", "request_id": "req_1"}, {"Retry-After": "1"})
-AWAY = Answer(503, {"code": "unavailable", "detail": "The database does not answer."}, {"Retry-After": "0"})
+AWAY = Answer(503, {"code": "unavailable", "detail": "The database does not answer."})
 BROKEN = Answer(None)
 PNG = b"\x89PNG\r\n\x1a\n" + b"rest"
 
@@ -315,7 +315,8 @@ def test_waiting_for_a_session_that_cannot_be_sealed_says_why(state: dict[str, A
 
 
 def test_a_503_that_waiting_does_not_help_is_not_repeated() -> None:
-    answer = Answer(503, {"code": "unavailable", "detail": "The service has no identity. Ask its operator."})
+    detail = "The service has no identity. Ask its operator."
+    answer = Answer(503, {"code": "unavailable", "detail": detail}, {"Retry-After": "3600"})
     with served(answer) as (client, received), pytest.raises(ApiError) as raised:
         client.create_export("approve_invoice")
     assert len(received) == 1

@@ -76,7 +76,7 @@ def test_a_service_without_credentials_says_so(
     wanted = s3.destination("nobody", region="eu-north-1", **members)
     with pytest.raises(IdentityMissing, match="no identity of its own for AWS") as raised:
         ask(runtime, destination=wanted)
-    assert raised.value.retry_after_s is None  # clients would repeat the request in vain
+    assert raised.value.retry_after_s == 3_600  # clients would repeat the request in vain before
 
 
 def test_nothing_that_is_kept_or_sent_to_workers_holds_credentials(s3: EmulatedS3, tmp_path: Path) -> None:
