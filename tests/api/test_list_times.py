@@ -43,7 +43,7 @@ def routes_with_pages(service: Service) -> set[tuple[str, str]]:
 
 
 def test_pages_are_serialized_in_the_worker_threads_of_their_routes(service: Service) -> None:
-    """The event loop would stand still for as long as it serialized an answer of 4 MiB."""
+    """In the event loop an answer of 4 MiB would delay all requests of the process."""
     others = {"/v1/exports/{export_id}/diff"}
     for route in list_page_routes(service):
         if route.path not in others:
