@@ -275,8 +275,8 @@ class Pager:
     def make_answer(self, fetched: FetchedPage[Any, Any]) -> Response:
         """Return the answer for a page that was read, as JSON; a route calls it in its worker thread.
 
-        The event loop would be held while it serialized a page of 4 MiB. The items are serialized one by
-        one, since each call keeps the interpreter's lock.
+        In the event loop a page of 4 MiB would delay all requests of the process. The items are serialized
+        one by one, since each call keeps the interpreter's lock.
         """
         return self.make_json_answer(fetched.convert(_serialize_page_item))
 

@@ -169,7 +169,7 @@ class IngestWriter:
     def _settle_postponed(
         self, group: list["_Waiting"], results: "list[bytes | RecorderError | None]"
     ) -> tuple[list["_Waiting"], "list[bytes | RecorderError]"]:
-        """Keep the batches without a result; return the others, and those that waited too long."""
+        """Return the batches with a result, and those that waited too long; keep the others for later."""
         now = time.monotonic()
         since = {future: at for (_, future, _), at in self._postponed}
         self._postponed = []
