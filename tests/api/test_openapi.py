@@ -106,7 +106,7 @@ def test_the_headers_of_answers_are_described(service: Service, document: dict[s
 
 
 def refused_bodies() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Method and path of an operation, and a body of wrong text that the service refuses."""
+    """Yield the method and path of an operation, and a body of wrong text that the service refuses."""
     url = "http://127.0.0.1:9/hook"
     yield "post", "/v1/webhooks", {"url": url, "events": ["*"]}
     for scope in ("", "all", "read write", "replay:live", "write  replay:live"):
