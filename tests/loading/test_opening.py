@@ -18,9 +18,10 @@ import pytest
 import recorder
 from recorder import clock
 from recorder.client import ApiError
-from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone
+from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone, ManifestUnreadable
 from recorder.datasets.service_source import KeyRefused
 from recorder.errors import RecorderError
+from recorder.exports.verify import verify_manifest
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
 from tests.support.hosted_exports import Host
@@ -153,6 +154,17 @@ def test_a_download_is_the_export_byte_for_byte_and_goes_on_where_it_was_cut(
     recorder.open_export(url, key=host.key).download(tmp_path / "set")
     assert files_of(tmp_path / "set") == files_of(host.folder(export))
     assert (tmp_path / "set" / dataset.shards()[1].path).stat().st_ino == kept
+
+
+def test_a_verification_names_why_the_service_refuses_a_manifest(
+    host: Host, later: Callable[[], None]
+) -> None:
+    url = host.export()["manifest_url"]
+    with pytest.raises(ManifestUnreadable, match="The service answered 403 invalid_signature"):
+        verify_manifest(url + "0")
+    later()
+    with pytest.raises(ManifestUnreadable, match="The service answered 403 url_expired"):
+        verify_manifest(url)
 
 
 class _ShortLine(UnreliableLine):
