@@ -34,6 +34,12 @@ def find_or_queue_export(context: dg.AssetExecutionContext, runtime: Runtime) ->
     Raises:
         dg.Failure: if a value of the configuration is wrong; the run's page shows the sentence first.
     """
+    if not context.has_partition_key:
+        # Dagster's form starts no such run; GraphQL and `dagster` do.
+        raise dg.Failure(
+            "The run names no partition. Choose one or add one: its name is the tag of the export.",
+            allow_retries=False,
+        )
     run, config, dataset = context.run, context.op_execution_context.op_config, context.partition_key
     export_id: str = (
         _find_named_export(runtime, _read_given_members(run), dataset)

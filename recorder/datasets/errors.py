@@ -24,10 +24,12 @@ class ManifestUnreadable(RecorderError):
     code = "manifest_unreadable"
     title = "Manifest unreadable"
 
-    def __init__(self, detail: str = "", *, where: str = "there") -> None:
+    def __init__(self, detail: str = "", *, where: str = "there", answer: str = "") -> None:
         text = f"No manifest can be read {where}; give its path, its folder or its signed address."
         if detail:
             text += f" The file at this location was not written by this service: {detail}."
+        if answer:
+            text += f" The service answered {answer}."
         super().__init__(text)
 
 

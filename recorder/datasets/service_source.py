@@ -24,7 +24,6 @@ from recorder.datasets.formats import CARD, CARD_BYTES
 from recorder.datasets.manifest import MAX_BYTES, Shard, parse_manifest
 from recorder.retries import retry
 
-_CHUNK_BYTES = 1024 * 1024
 _TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 _ATTEMPTS = 5
 
@@ -189,16 +188,26 @@ def _make_own_file_url(*, manifest_url: str, signed_url: str, path: str) -> str 
 
 
 def _read_with_retries(read_from: Callable[[int], Iterator[bytes]]) -> Iterator[bytes]:
-    """Yield bytes; after an error that may pass, continue at the byte where reading ended."""
-    done = 0
-    for attempt in retry(
-        _is_temporary_download_error, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1
-    ):
-        with attempt:
-            for chunk in read_from(done):
-                done += len(chunk)
-                yield chunk
-            return
+    """Yield bytes; after an error that may pass, continue at the byte where reading ended.
+
+    The last of some attempts raises its error, unless they got on: a connection may break often in a large
+    file.
+    """
+    done, reached = 0, -1
+    while True:
+        try:
+            for attempt in retry(
+                _is_temporary_download_error, attempts=_ATTEMPTS, first_s=0.2, longest_s=2.0, jitter_s=0.1
+            ):
+                with attempt:
+                    for chunk in read_from(done):
+                        done += len(chunk)
+                        yield chunk
+                    return
+        except ClientError as error:
+            if done <= max(reached, 0) or not _is_temporary_download_error(error):
+                raise
+            reached = done
 
 
 def _is_temporary_download_error(error: Exception) -> bool:
@@ -225,7 +234,8 @@ def _download_from_service(url: str, headers: Mapping[str, str], start: int) -> 
                 answer.read()
                 raise make_response_error(answer)
             skip = start if answer.status_code != 206 else 0
-            for chunk in answer.iter_bytes(_CHUNK_BYTES):
+            # As they arrive: gathered ones would be lost where the connection breaks.
+            for chunk in answer.iter_bytes():
                 yield chunk[skip:]
                 skip = max(0, skip - len(chunk))
     except (httpx.TransportError, httpx.InvalidURL) as error:

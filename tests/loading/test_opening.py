@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,15 @@ import pytest
 import recorder
 from recorder import clock
 from recorder.client import ApiError
-from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone
+from recorder.datasets.errors import AddressExpired, FileDamaged, FileGone, ManifestUnreadable
 from recorder.datasets.service_source import KeyRefused
 from recorder.errors import RecorderError
+from recorder.exports.verify import verify_manifest
 from recorder.loading import Dataset
 from recorder.loading.cache import Cache
 from tests.support.hosted_exports import Host
 from tests.support.ports import find_free_port
+from tests.support.unreliable_connections import UnreliableLine
 
 
 @pytest.fixture
@@ -151,6 +154,47 @@ def test_a_download_is_the_export_byte_for_byte_and_goes_on_where_it_was_cut(
     recorder.open_export(url, key=host.key).download(tmp_path / "set")
     assert files_of(tmp_path / "set") == files_of(host.folder(export))
     assert (tmp_path / "set" / dataset.shards()[1].path).stat().st_ino == kept
+
+
+def test_a_verification_names_why_the_service_refuses_a_manifest(
+    host: Host, later: Callable[[], None]
+) -> None:
+    url = host.export()["manifest_url"]
+    with pytest.raises(ManifestUnreadable, match="The service answered 403 invalid_signature"):
+        verify_manifest(url + "0")
+    later()
+    with pytest.raises(ManifestUnreadable, match="The service answered 403 url_expired"):
+        verify_manifest(url)
+
+
+class _ShortLine(UnreliableLine):
+    """Brings back so many bytes of each connection."""
+
+    def __init__(self, url: str, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.cuts = 0
+        super().__init__(url)
+
+    def limit_answer(self) -> int:
+        """Return the bytes of answers that a new connection passes on."""
+        return self.most_bytes
+
+    def note_cut(self) -> None:
+        """Count the cuts."""
+        self.cuts += 1
+
+
+def test_a_download_goes_on_as_long_as_each_connection_brings_some_bytes(host: Host, tmp_path: Path) -> None:
+    export = host.export(format="webdataset", frame_sampling={"mode": "all"})
+    largest = max(path.stat().st_size for path in host.folder(export).rglob("*.tar"))
+    line = _ShortLine(host.url, most_bytes=largest // 6)
+    dataset = recorder.open_export(
+        export["manifest_url"].replace(host.url, line.url), cache=tmp_path / "cache"
+    )
+    with closing(line):
+        dataset.download(tmp_path / "set")
+    assert files_of(tmp_path / "set") == files_of(host.folder(export))
+    assert line.cuts > 5, "more than one round of attempts"
 
 
 def test_many_may_fetch_one_file_at_once(exports: dict[str, Path], tmp_path: Path) -> None:

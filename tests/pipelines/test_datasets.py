@@ -54,6 +54,21 @@ def test_a_tag_that_names_another_dataset_is_refused(deployment: Deployment) -> 
     assert deployment.exports() == []
 
 
+def test_a_run_without_a_partition_says_what_to_choose(deployment: Deployment) -> None:
+    config = {"workspace": "acme", "workflow": ["checkout"]}
+    result = dg.materialize(
+        [datasets],
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
+        run_config={"ops": {"datasets": {"config": config}}},
+        raise_on_error=False,
+    )
+    failure = result.failure_data_for_node("datasets")
+    assert failure is not None and failure.user_failure_data is not None
+    assert str(failure.user_failure_data.description).startswith("The run names no partition. Choose one")
+    assert deployment.exports() == []
+
+
 def test_the_ui_shows_figures_columns_rows_and_a_picture(deployment: Deployment) -> None:
     metadata = _metadata(deployment.materialize("checkout", {"workspace": "acme", "workflow": ["checkout"]}))
     assert metadata["dagster/row_count"].value == 6

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recorder.client.errors import ClientError, Unreachable
+from recorder.client.errors import ApiError, ClientError, Unreachable
 from recorder.datasets.errors import DatasetUnreadable, FileGone, ManifestRefused, ManifestUnreadable
 from recorder.datasets.formats import FileKind, FormatName
 from recorder.datasets.manifest import Manifest, Shard, parse_manifest
@@ -98,7 +98,7 @@ def verify_manifest(
     except Unreachable:
         raise
     except ClientError as error:
-        raise ManifestUnreadable from error
+        raise ManifestUnreadable(answer=_describe_answer(error)) from error
     digest = hashlib.sha256(text).hexdigest()
     if manifest_sha256 not in (None, digest):
         return VerifyReport("", digest, problems=[ANOTHER_MANIFEST])
@@ -115,6 +115,13 @@ def verify_manifest(
                 check.check_file(path, shard)
     report_unlisted_files(check.report, dataset, manifest.format, manifest.shards)
     return check.finish()
+
+
+def _describe_answer(error: ClientError) -> str:
+    """Return status and code of a service's answer; nothing of its text, which may be hostile."""
+    if not isinstance(error, ApiError):
+        return ""
+    return f"{error.status} {error.code}" if error.code.isidentifier() else str(error.status)
 
 
 def report_unlisted_files(
