@@ -22,7 +22,7 @@ from tests.faults.power import Disk, Frozen
 from tests.faults.results import add_result, count_done
 from tests.support.deployment_processes import ROOT
 from tests.support.recorded_sessions import assert_sealed_exactly_once, let_lease_run_out, session_row
-from tests.support.sealed_sessions import make_settings
+from tests.support.sealed_sessions import accept_stores, make_settings
 from tests.support.sealing import seal_all
 
 CUTS = int(os.environ.get("RECORDER_FAULT_POWER_CUTS", "4"))  # noqa: TID251
@@ -132,6 +132,8 @@ def test_the_simulator_loses_what_is_not_synced(tmp_path: Path) -> None:
     with worker(tmp_path, "once", "no-sync") as (disk, acknowledged, process):
         assert process.wait(timeout=_PATIENCE_S) == 0
         disk.cut(tmp_path / "after", None)
+    # The marks of the stores are lost too, and a start is refused without them.
+    accept_stores(make_settings(tmp_path / "after"))
     assert find_lost(tmp_path / "after", recorded(acknowledged))
 
 
