@@ -16,11 +16,11 @@ from recorder.access.quota import charge_quota_minutes
 from recorder.access.rate_tiers import TIERS
 from recorder.errors import RecorderError
 from recorder.ids import new_id
-from recorder.models.session import SessionRow
+from recorder.models.session import SessionCreate
 from recorder.recording.batch_stops import SessionBatchStop
 from recorder.recording.ingest import IngestWriter
 from recorder.recording.session_stops import SessionsBeforeStop, stop_session
-from recorder.recording.sessions import start_session
+from recorder.recording.sessions import create_session, start_session
 from recorder.storage.database import Database
 from recorder.tenant import Tenant
 from tests.support.captured_minutes import MINUTE, ChargedTenant, codes, submit
@@ -73,11 +73,11 @@ def test_test_mode_is_free(make_tenant: Any, writer: IngestWriter) -> None:
 
 def test_replays_are_free_and_go_on(tenant: ChargedTenant) -> None:
     writer = IngestWriter(tenant.database, records_replays=True)
-    session_id = tenant.session(start=False, started_at=None)
     with tenant.database.transaction(write=True) as db:
         charge_quota_minutes(db, tenant.caller.workspace_id, 10 * MINUTE)
-        db.get_one(SessionRow, session_id).origin = "replay"
-        start_session(db, Tenant(tenant.caller.workspace_id, "live"), session_id)
+        body = SessionCreate(workflow="pay")
+        session_id = create_session(db, tenant.caller.tenant, body, origin="replay").id
+        start_session(db, tenant.caller.tenant, session_id)
     batches = [tenant.batch(session_id, t_ms, **more) for t_ms, more in ((0, {}), (9, {"id": "evt_R1"}))]
     assert codes(submit(*((writer, batch) for batch in batches))) == ["accepted"] * 2
     writer.close()

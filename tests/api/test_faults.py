@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from api.routes import health
 from tests.support.factories import Caller, Service, assert_problem, event, frame, running_app, stored_rows
 from tests.support.recorded_sessions import execute
 
@@ -36,6 +37,17 @@ def test_readiness_names_the_part_that_fails(broken: Service) -> None:
     ]
     assert problem["parts"] == {"database": "ok", "blobs": "unavailable", "lake": "ok"}
     assert broken.client.get("/healthz").status_code == 200
+
+
+def test_the_parts_are_not_checked_for_every_client_that_asks(
+    broken: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_PARTS_CACHED_S", 3600.0)
+    assert broken.client.get("/readyz").status_code == 503
+    (tmp_path / "blobs").unlink()
+    assert broken.client.get("/readyz").status_code == 503
+    monkeypatch.setattr(health, "_PARTS_CACHED_S", 0.0)
+    assert broken.client.get("/readyz").status_code == 200
 
 
 def test_a_fault_nobody_foresaw_tells_nothing_but_its_request_id(

@@ -8,7 +8,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import pytest
 from typer.testing import CliRunner
 
 from examples.demo_workflows import demo_sources
+from recorder.access.workspaces import set_workspace
 from recorder.cli import app as command_line
 from recorder.client import ApiError, Client
 from recorder.client.errors import Unreachable
+from recorder.data_folder import make_sqlite_url
 from recorder.errors import ValidationFailed
 from recorder.importers.miniwob.demonstration import (
     demonstration_files,
@@ -26,6 +30,7 @@ from recorder.importers.miniwob.demonstration import (
     import_demonstration_folder,
 )
 from recorder.importers.upload import ImportedRecording, RecordingSource, Upload, upload_recordings
+from recorder.storage.database import Database
 from tests.support.client_fixtures import client, service
 from tests.support.demonstrations import (
     REAL,
@@ -36,7 +41,7 @@ from tests.support.demonstrations import (
     state,
     write_demonstration,
 )
-from tests.support.http_service import RunningService
+from tests.support.http_service import RunningService, running_service
 from tests.support.ports import find_free_port
 from tests.support.unreliable_connections import switched_line
 from tests.support.waiting import wait_for
@@ -110,6 +115,25 @@ def test_a_key_that_is_refused_ends_the_import(service: RunningService, tmp_path
     write_demonstration(tmp_path, [])
     with pytest.raises(ApiError, match="401 invalid_api_key"):
         import_demonstration_folder(tmp_path, url=service.url, key="nsk_local_wrong", progress=False)
+
+
+def test_a_spent_quota_ends_the_import(tmp_path: Path) -> None:
+    hours_17 = ImportedRecording(
+        workflow="spent",
+        metadata={},
+        actor={"id": "someone", "kind": "human"},
+        started_at=datetime(2024, 1, 1, tzinfo=UTC),
+        events=[{"t_ms": 1_000 * 60_000, "type": "click"}],
+    )
+    tried: list[str] = []
+    sources = [RecordingSource(name, lambda: hours_17) for name in "abcdefgh"]
+    with running_service(tmp_path) as running, Client(running.url, running.key) as client:
+        (file,) = tmp_path.rglob("recorder.db")
+        with closing(Database(make_sqlite_url(file))) as database, database.transaction(write=True) as db:
+            set_workspace(db, "tests", tier="trial")
+        with pytest.raises(ApiError, match="quota_exceeded"):
+            upload_recordings(client, sources, parallel=1, on_done=lambda upload: tried.append(upload.name))
+    assert tried == ["a"]
 
 
 def test_an_import_over_a_line_that_breaks_names_what_it_leaves(

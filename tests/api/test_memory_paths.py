@@ -59,6 +59,16 @@ def test_a_path_goes_with_the_other_filters_and_the_cursor(caller: Caller) -> No
     assert seen == ids[::-1]
 
 
+def test_an_outcome_that_comes_after_sealing_counts_on_the_path(caller: Caller) -> None:
+    late, _ = sealed_walks(caller, "ab", "ab")
+    (path,) = ask(caller, "paths")["data"]
+    assert path["outcomes"]["error"] == 0
+    add_tag(caller, late, "error")
+    (path,) = ask(caller, "paths")["data"]
+    assert path["outcomes"]["error"] == 0.5
+    assert on_path(caller, f"path={path['path_id']}&outcome=error") == [late]
+
+
 def test_a_path_of_nobody_is_not_found(caller: Caller) -> None:
     sealed_walks(caller, "ab")
     (path,) = ask(caller, "paths")["data"]

@@ -171,7 +171,9 @@ def test_a_range_with_a_validator_is_the_whole_picture(caller: Caller) -> None:
 def test_include_embeds_what_it_names(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.add_events(session_id, event(2), event(1))
-    caller.add_frames(session_id, frame(3), frame(9, 1))
+    largest = picture(1, size=(14, 16))  # of the most pixels, but not the widest
+    data = base64.b64encode(largest).decode()
+    caller.add_frames(session_id, frame(3), frame(9, data=data))
     tag = caller.post(f"/v1/sessions/{session_id}/tags", {"name": "seen"}).json()
     address = f"/v1/sessions/{session_id}"
     plain = caller.get(address).json()
@@ -180,8 +182,8 @@ def test_include_embeds_what_it_names(caller: Caller) -> None:
     assert [item["t_ms"] for item in full["events"]] == [1, 2]
     assert (full["tags"], full["events_truncated"]) == ([tag], False)
     assert full["frames_summary"] == {
-        "count": 2, "keyframes": None, "bytes": len(picture(0)) + len(picture(1)), "first_t_ms": 3,
-        "last_t_ms": 9, "width": 16, "height": 12, "content_types": ["image/png"],
+        "count": 2, "keyframes": None, "bytes": len(picture(0)) + len(largest), "first_t_ms": 3,
+        "last_t_ms": 9, "width": 14, "height": 16, "content_types": ["image/png"],
         "storage": {"hot": 2, "cold": 0},
     }  # fmt: skip
     assert {name: value for name, value in full.items() if name in plain} == plain

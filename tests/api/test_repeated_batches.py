@@ -149,6 +149,15 @@ def test_a_named_item_sent_again_is_a_duplicate(caller: Caller, kind: str) -> No
     assert count(caller, kind, session_id) == 3
 
 
+def test_pictures_that_came_before_leave_no_second_object(caller: Caller) -> None:
+    session_id = caller.make_session()
+    named = item("frames", 1, id="frm_A1")
+    for sent in (named, named, frame(2, 1)):  # a new frame, the same one, and a new one of the same picture
+        assert send(caller, "frames", session_id, sent).status_code == 202
+    folder = f"frames/{caller.key.workspace_id}/{session_id}/"
+    assert len(caller.service.runtime.blobs.list_objects(folder)) == 1
+
+
 def assigned_ids(caller: Caller, kind: str, session_id: str) -> list[str]:
     """Return the ids of a session's items by `(t_ms, id)`."""
     return [item["id"] for item in caller.get(f"/v1/sessions/{session_id}/{kind}").json()["data"]]

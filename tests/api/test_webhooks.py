@@ -46,10 +46,10 @@ def test_the_list_is_newest_first_and_pages(caller: Caller) -> None:
 
 
 def test_events_are_kept_once_each(caller: Caller) -> None:
-    assert make(caller, events=["export.failed", "quota.warning", "export.failed"])["events"] == [
-        "export.failed",
-        "quota.warning",
-    ]
+    twice, once = ["export.failed", "quota.warning", "export.failed"], ["export.failed", "quota.warning"]
+    assert make(caller, events=twice)["events"] == once
+    changed = caller.request("PATCH", f"{WEBHOOKS}/{make(caller)['id']}", json={"events": twice})
+    assert changed.json()["events"] == once
 
 
 def test_every_type_of_the_catalogue_can_be_subscribed_to(caller: Caller) -> None:
@@ -151,6 +151,8 @@ def test_deleting_leaves_nothing_to_be_found(caller: Caller) -> None:
     answers += [caller.post(f"{path}/test"), caller.post(f"{path}/secret")]
     assert [(answer.status_code, answer.json()["resource"]) for answer in answers] == [(404, "webhook")] * 6
     assert made["id"] not in caller.get(WEBHOOKS).text
+    with caller.service.runtime.database.transaction(write=False) as db:
+        assert db.exec(select(WebhookSecretRow).filter_by(webhook_id=made["id"])).all() == []
 
 
 @pytest.mark.parametrize("stranger", ["another workspace", "the other mode"])
@@ -185,6 +187,8 @@ def test_what_is_done_to_webhooks_is_audited_without_secrets(caller: Caller) -> 
     sent = caller.post(f"{path}/test").json()
     caller.post(f"{path}/deliveries/{sent['id']}/redeliver")
     rotated = caller.post(f"{path}/secret").json()
+    # What changes nothing leaves no entry.
+    assert caller.request("PATCH", path, json={"events": made["events"]}).status_code == 200
     caller.delete(path)
     with caller.service.runtime.database.transaction(write=False) as db:
         entries = list(

@@ -301,3 +301,12 @@ def test_times_of_another_clock_are_those_of_this_machine() -> None:
     assert journal.convert_time(0) == journal.now_ms
     assert journal.convert_time(10**15) <= journal.now_ms
     assert 0 <= journal.convert_time(int(time.time() * 1000)) <= journal.now_ms
+
+
+def test_no_step_is_before_the_one_that_it_follows() -> None:
+    stored: list[dict[str, Any]] = []
+    journal = CaptureJournal(stored.append)
+    for t_ms in (5, 3, 8):
+        journal.add_step({"t_ms": t_ms, "type": "click"})
+    journal.send_held_step()
+    assert [event["t_ms"] for event in stored] == [5, 5, 8]

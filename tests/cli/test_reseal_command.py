@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from recorder.access.workspaces import create_workspace
 from recorder.cli import app as command_line
 from recorder.sealing.failures import set_aside
 from recorder.supervisor.run_records import SERVICE, AlreadyRunning, RunRecord
@@ -39,6 +40,7 @@ def test_sessions_that_were_set_aside_are_listed_with_code_and_reason(tmp_path: 
     with runtime.database.transaction(write=True) as db:
         set_aside(db, ids[0], "content_unreadable", "A picture cannot be read.")
         set_aside(db, ids[1], "over_budget", "A snapshot is too large.")
+        create_workspace(db, "other", region="us", secret=runtime.settings.secret)
     runtime.close()
     words = ["sessions", "quarantined", "--data", str(tmp_path)]
     listed = json.loads(CliRunner().invoke(command_line, [*words, "--json"]).stdout)
@@ -46,6 +48,8 @@ def test_sessions_that_were_set_aside_are_listed_with_code_and_reason(tmp_path: 
         ids[0]: ("content_unreadable", "A picture cannot be read."),
         ids[1]: ("over_budget", "A snapshot is too large."),
     }
+    of_another = CliRunner().invoke(command_line, [*words, "--workspace", "other", "--json"])
+    assert json.loads(of_another.stdout) == []
     shown = CliRunner().invoke(command_line, words)
     assert shown.exit_code == 0 and ids[0] in shown.stdout and ids[2] not in shown.stdout
 

@@ -126,6 +126,14 @@ def test_another_request_explains_what_is_in_one_alone(runtime: Runtime) -> None
     assert not compared(runtime, second, first).same_request
 
 
+def test_another_split_of_the_same_rows_is_a_change_by_request(runtime: Runtime) -> None:
+    seal(runtime, [Recording() for _ in range(9)])
+    first = export(runtime, filter=_UNTIL)
+    comparison = compared(runtime, export(runtime, filter=_UNTIL, split={"test": 0.9}), first)
+    assert comparison.sessions.changed
+    assert comparison.count_causes() == {"request": comparison.sessions.changed}
+
+
 def test_another_format_of_the_same_sessions_changes_none_of_them(runtime: Runtime) -> None:
     seal(runtime, [Recording(frames=[0, 500]) for _ in range(3)])
     parquet, jsonl, webdataset = (
@@ -160,6 +168,7 @@ def test_files_and_plans_that_are_gone_cannot_be_compared(runtime: Runtime) -> N
     seal(runtime, [Recording()])
     hosted = {"destination": {"kind": "signed_url"}}
     first, second, third, fourth = (export(runtime, **hosted) for _ in range(4))
+    compared(runtime, first, third)  # a comparison that is cached
     (second / "manifest.json").unlink()
     with runtime.database.transaction(write=True) as db:
         runtime.blobs.delete(db.get_one(ExportRow, third.name).plan_key or "")

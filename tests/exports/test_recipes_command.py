@@ -51,6 +51,12 @@ def test_a_recipe_is_added_listed_run_and_removed(runtime: Runtime) -> None:
     added = run(runtime, "add", "nightly", "checkout", "login", *_DAILY, *words)
     assert (added.exit_code, added.stdout) == (0, "")
     recipe = listed(runtime)["nightly"]
+    assert [
+        json.loads(run(runtime, "list", "--mode", mode, "--json").stdout) for mode in ("live", "test")
+    ] == [
+        [recipe],
+        [],
+    ]
     assert (recipe["dataset"], recipe["cron"], recipe["timezone"]) == (
         "nightly",
         "0 6 * * *",

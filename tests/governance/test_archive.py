@@ -12,6 +12,7 @@ from sqlmodel import col, select
 
 from recorder import clock
 from recorder.audit.log import Origin
+from recorder.governance import archive
 from recorder.governance.holds import add_hold
 from recorder.governance.retention import preview_retention, run_retention
 from recorder.models.replay import ReplayRow
@@ -259,7 +260,10 @@ def test_an_archive_in_the_place_of_the_frames_deletes_none(tmp_path: Path, is_l
     runtime.close()
 
 
-def test_a_session_whose_frames_cannot_be_copied_stops_no_later_one(caller: Caller) -> None:
+def test_a_session_whose_frames_cannot_be_copied_stops_no_later_one(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_PAGE", 1)
     patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
     runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
     canaries = [recorded_canary(caller) for _ in range(3)]
@@ -296,6 +300,20 @@ def test_an_object_that_was_not_copied_is_not_deleted(
     assert objects_of(runtime, canary, runtime.blobs.url) == before
     assert storage_of(caller, canary) == {"hot": 1, "cold": 0}
     assert run_at(caller, at)["archived_sessions"] == 1
+
+
+def test_frames_stay_where_their_copy_differs(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    before, at = objects_of(runtime, canary, runtime.blobs.url), days_later(runtime, canary, DAYS + 1)
+    put = Blobs.put
+    with monkeypatch.context() as patched:
+        # A store that loses the last byte of what it takes.
+        patched.setattr(Blobs, "put", lambda store, key, data: put(store, key, data[:-1]))
+        report = run_retention(runtime, "tests", at=at, workspace_id=caller.key.workspace_id)
+    assert report is not None and [each.subject for each in report.failures] == ["frames to archive"]
+    assert objects_of(runtime, canary, runtime.blobs.url) == before
+    assert storage_of(caller, canary) == {"hot": 1, "cold": 0}
 
 
 def test_no_copy_is_left_of_a_session_that_is_deleted_while_its_frames_move(

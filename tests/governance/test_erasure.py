@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 from sqlmodel import select
 
+from recorder import clock
 from recorder.audit.log import Origin
 from recorder.exports.runner.run import run_export
 from recorder.governance.erasure_runs import has_unfinished_erasures, open_erasure_run, run_erasures
 from recorder.governance.erasure_subjects import SubjectMatcher
 from recorder.governance.holds import add_hold, remove_hold
+from recorder.governance.requested_removals import read_last_removal
 from recorder.governance.table_rewrites import rewrite_tables
 from recorder.models.export import ExportRow
 from recorder.models.governance import ErasureRow
@@ -208,6 +210,29 @@ def test_the_audit_log_keeps_a_keyed_hash_alone(caller: Caller) -> None:
     assert tokens and all(len(token) == 64 for token in tokens)
     assert entries[2]["details"] == erasure
     assert subject not in caller.get("/v1/audit").text
+
+
+def test_the_last_removal_is_that_of_an_erasure_or_of_a_hard_delete(caller: Caller) -> None:
+    runtime, since = caller.service.runtime, clock.now()
+
+    def purge() -> datetime:
+        session_id = caller.make_session()
+        caller.delete(f"/v1/sessions/{session_id}?hard=true")
+        finish_purges(runtime)
+        ended_at: datetime = purge_row(runtime, session_id).done_at
+        return ended_at
+
+    def read_last() -> datetime:
+        with runtime.database.transaction(write=False) as db:
+            last = read_last_removal(db, since=since)
+        assert last is not None
+        return last
+
+    first = purge()
+    assert read_last() == first
+    erase(caller, "nobody")
+    assert read_last() > first
+    assert read_last() < purge() == read_last()
 
 
 def test_an_unknown_subject_completes_with_zeros(caller: Caller) -> None:

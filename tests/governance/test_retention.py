@@ -29,6 +29,7 @@ from tests.support.factories import Caller, assert_problem
 from tests.support.purges import count_hits, finish_purges, purge_row, recorded_canary
 from tests.support.recorded_sessions import copy_session, execute, session_row
 from tests.support.sealing import seal_all
+from tests.support.webhooks import LOCAL, WEBHOOKS, make
 
 DAY = timedelta(days=1)
 
@@ -362,9 +363,25 @@ def test_exports_in_places_of_others_never_expire(caller: Caller, kind: str) -> 
     assert "hosted_exports" not in run_at(caller, later)
 
 
+def test_delivery_records_are_due_after_30_days_unless_they_still_wait(caller: Caller) -> None:
+    sent = caller.post(f"{WEBHOOKS}/{make(caller, url=LOCAL)['id']}/test").json()
+    now = clock.now()
+    assert "deliveries" not in counts(caller, now + 31 * DAY)
+    execute(
+        caller.service.runtime,
+        "UPDATE webhook_deliveries SET status = 'succeeded' WHERE id = :id",
+        id=sent["id"],
+    )
+    assert "deliveries" not in counts(caller, now + 29 * DAY)
+    assert counts(caller, now + 31 * DAY)["deliveries"] == run_at(caller, now + 31 * DAY)["deliveries"] == 1
+    assert "deliveries" not in counts(caller, now + 31 * DAY)
+
+
 def test_tombstones_go_with_the_audit_log(caller: Caller) -> None:
     session_id = caller.make_session()
     caller.delete(f"/v1/sessions/{session_id}?hard=true")
+    # One of a purge that is open still stands for its work.
+    assert "tombstones" not in run_at(caller, clock.now() + 550 * DAY)
     finish_purges(caller.service.runtime)
     assert "tombstones" not in run_at(caller, clock.now() + 500 * DAY)
     assert run_at(caller, clock.now() + 550 * DAY)["tombstones"] == 1

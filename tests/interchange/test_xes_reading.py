@@ -23,6 +23,9 @@ from tests.support.event_logs import (
     trace_text,
     write_log,
 )
+from tests.support.time_zones import far_time_zone
+
+__all__ = ["far_time_zone"]
 
 
 def read(folder: Path, text: str, **options: object) -> list[LogTrace]:
@@ -123,6 +126,12 @@ def test_an_event_without_an_instant_has_that_of_the_one_before(tmp_path: Path) 
     (trace,) = read(tmp_path, log_text(trace_text("x", *events)))
     assert [event.activity for event in trace.events] == ["a", "b", "c", "d"]
     assert {event.time for event in trace.events} == {datetime(2026, 3, 2, 10, tzinfo=UTC)}
+
+
+@pytest.mark.usefixtures("far_time_zone")
+def test_an_instant_without_a_zone_is_in_utc(tmp_path: Path) -> None:
+    (trace,) = read(tmp_path, log_text(trace_text("x", event_text("a", "2026-03-02T10:00:00"))))
+    assert trace.events[0].time == datetime(2026, 3, 2, 10, tzinfo=UTC)
 
 
 def test_events_are_put_in_order_of_time(tmp_path: Path) -> None:

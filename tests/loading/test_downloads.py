@@ -41,6 +41,10 @@ def test_a_folder_then_has_the_newest_download_alone(versions: list[Path], tmp_p
         assert files_of(folder) == files_of(version)
         read = pl.read_parquet(folder / "data" / "*" / "events-*.parquet", hive_partitioning=False)
         assert read.height == read["event_id"].n_unique() == recorder.open_export(folder).rows
+    without_card = Path(shutil.copytree(versions[1], tmp_path / "without_card"))
+    (without_card / "README.md").unlink()
+    recorder.open_export(without_card).download(folder)
+    assert files_of(folder) == files_of(without_card)
 
 
 def test_files_of_the_user_are_kept(versions: list[Path], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from PIL import Image
 
 import recorder
 from recorder.datasets.errors import NotInDataset, StateRefused
-from recorder.loading.training_state import TrainingState, advance_training_state
+from recorder.loading.training_state import LoadedPosition, TrainingState, advance_training_state
 from tests.support.databases import part_is_missing
 
 FORMATS = ["parquet", "jsonl", "arrow", "webdataset"]
@@ -247,6 +247,9 @@ def test_a_state_of_another_sequence_is_refused(exports: dict[str, Path]) -> Non
     two.load_state_dict(two.state_after(2, batch_size=4, num_workers=2))
     with pytest.raises(StateRefused, match="saved with 2 workers, here are 1"):
         next(iter(two))
+    more = LoadedPosition(TrainingState(consumed={0: 4, 1: 4}, workers=2), lambda count: [0] * count)
+    with pytest.raises(StateRefused, match="saved with 2 workers, here are 3"):
+        more.begin(0, 3, 0)
     with pytest.raises(StateRefused, match="more batches"):
         two.state_after(10_000, batch_size=4, num_workers=2)
 

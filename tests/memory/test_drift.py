@@ -254,13 +254,15 @@ def test_late_tags_change_nothing(story: Story) -> None:
     assert story.told() == [(PATH_DISAPPEARED, 100 + NEEDED)]
 
 
-def test_actors_are_those_of_the_sessions(story: Story) -> None:
+@pytest.mark.parametrize("last", ["actor 1", None])
+def test_actors_are_those_of_the_sessions(story: Story, last: str | None) -> None:
     letters = BASELINE + "a" * (NEEDED + 5)
     rows = story.add(letters, started_at=START)
     with story.database.transaction(write=True) as db:
         for index, row in enumerate(rows):
-            # Behind the baseline one and the same is busy, all in one day; the last session is another's.
-            row.actor_id = "actor 1" if index == len(rows) - 1 else "actor 0"
+            # Behind the baseline one and the same is busy, all in one day; the last session is another's,
+            # or nobody says whose it is.
+            row.actor_id = last if index == len(rows) - 1 else "actor 0"
             db.add(row)
     story.look()
     [event] = story.events()

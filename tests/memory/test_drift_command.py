@@ -114,7 +114,10 @@ def test_alarms_that_were_given_are_listed(runtime: Runtime, story: Story) -> No
     assert listed[0]["data"] == story.events()[-1].data
     shown = run(runtime, "list", "--workspace", "acme", "--workflow", "checkout", "--mode", "live")
     assert PATH_DISAPPEARED in " ".join(shown.stdout.split()) or "path_disapp" in shown.stdout
-    assert json.loads(run(runtime, "list", "--mode", "test", "--json").stdout) == []
+    with runtime.database.transaction(write=True) as db:
+        create_workspace(db, "idle", region="us", secret=runtime.settings.secret)
+    for others in (("--mode", "test"), ("--workflow", "refunds"), ("--workspace", "idle")):
+        assert json.loads(run(runtime, "list", *others, "--json").stdout) == []
     assert len(json.loads(run(runtime, "list", "--limit", "1", "--json").stdout)) == 1
     statement = "UPDATE drift_alarms SET created_at = '2020-01-01' WHERE event_id = :one"
     execute(runtime, statement, one=listed[0]["event_id"])

@@ -84,7 +84,8 @@ def test_of_named_events_nothing_stays_either(runtime: Runtime, desk: Desk) -> N
     # Events that are stored already take no room.
     desk.add_events(session_id, *NAMED[:4])
     desk.add_events(session_id, *NAMED[:5])
-    assert session_row(runtime, session_id).event_count == 5
+    row = session_row(runtime, session_id)
+    assert (row.event_count, row.event_bytes) == (5, size_of(*NAMED[:4]) + size_of(NAMED[4]))
 
 
 def test_the_batch_that_would_exceed_the_frames_is_refused_whole(runtime: Runtime, desk: Desk) -> None:

@@ -5,16 +5,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from s3fs import S3FileSystem
 
+from recorder import clock
 from recorder.errors import Unavailable
 from recorder.storage.blobs import Blobs
 from tests.support.blob_stores import blob_url, blobs_lead_to
 from tests.support.synced_files import note_syncs
+from tests.support.time_zones import far_time_zone
+
+__all__ = ["far_time_zone"]
 
 
 @pytest.fixture(params=["folder", "fsspec"])
@@ -54,6 +59,15 @@ def test_keys_are_listed_below_a_prefix(blobs: Blobs) -> None:
     assert sorted(blobs.keys("frames/a")) == ["frames/a/1", "frames/a/2"]
     assert sorted(blobs.keys("frames")) == ["frames/a/1", "frames/a/2", "frames/b/1"]
     assert list(blobs.keys("nothing")) == []
+
+
+@pytest.mark.usefixtures("far_time_zone")
+def test_objects_are_as_old_as_they_are_in_any_time_zone(tmp_path: Path) -> None:
+    blobs = Blobs(str(tmp_path))
+    blobs.put("frames/a/1", b"one")
+    hour = timedelta(hours=1)
+    assert blobs.list_unchanged("frames/", since=clock.now() + hour) == [("frames/a/1", 3)]
+    assert blobs.list_unchanged("frames/", since=clock.now() - hour) == []
 
 
 def test_a_deleted_object_is_gone(blobs: Blobs) -> None:

@@ -160,6 +160,16 @@ def test_a_version_of_last_evening_stays_readable(lake: Lake) -> None:
     assert lake.scan(*PLACE, version=kept).collect().height == 9
 
 
+def test_a_checkpoint_that_another_process_writes_is_left_and_that_of_a_killed_one_goes(lake: Lake) -> None:
+    fill(lake, 1, 3)
+    young, killed = (folder(lake) / f"_checkpoint-{name}" for name in ("young", "killed"))
+    for path in (young, killed):
+        path.mkdir()
+    os.utime(killed, (time.time() - 2 * 86_400,) * 2)
+    lake.clean_log(*PLACE)
+    assert young.exists() and not killed.exists()
+
+
 def test_removals_are_known_from_checkpoints_too(lake: Lake) -> None:
     fill(lake, 1, 10)
     for path in (folder(lake) / "_delta_log").iterdir():

@@ -101,6 +101,8 @@ def test_pauses_double_to_a_minute_and_begin_again_after_five_good_minutes() -> 
     assert [pauses.next(healthy_s=10) for _ in range(9)] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
     assert pauses.next(healthy_s=299) == 60
     assert [pauses.next(healthy_s=300), pauses.next(healthy_s=0)] == [1, 2]
+    # A process that ends again and again is started for days.
+    assert [pauses.next(healthy_s=0) for _ in range(2_000)][-1] == 60
 
 
 def make_child(folder: Path, clock: Clock, *, answers: Callable[[], bool] = lambda: True) -> ChildProcess:
