@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import shutil
 import socket
@@ -20,20 +21,26 @@ from recorder.cli import app
 from recorder.data_folder import NoDeployment
 from recorder.doctor.examination import examine_deployment, examine_redis, examine_stores
 from recorder.doctor.findings import Finding
+from recorder.doctor.lake_comparison import compare_sealed_with_lake
 from recorder.doctor.machine import Ports, check_browser
 from recorder.models.governance import ErasureRow, PurgeRow
 from recorder.models.operations import LeaseRow
 from recorder.models.session import SessionRow
 from recorder.models.webhook import WebhookSecretRow
 from recorder.models.workspace import DeploymentRow
+from recorder.recording.session_stops import stop_session
 from recorder.runtime import Runtime
 from recorder.sealing.lanes import Lane
 from recorder.settings import Settings
 from recorder.tenant import Tenant
 from recorder.webhooks.subscriptions import WebhookSecretBox
 from tests.support.databases import part_is_missing
+from tests.support.dom_snapshots import snapshot
+from tests.support.factories import picture
 from tests.support.project_texts import PAGES, table
+from tests.support.recorded_sessions import open_desk, png_item
 from tests.support.sealed_sessions import START, WORKSPACE, Recording, make_runtime, seal
+from tests.support.sealing import seal_all
 
 LIVE = Tenant(WORKSPACE, "live")
 
@@ -124,6 +131,27 @@ def test_a_missing_object_of_frames_is_reported(runtime: Runtime, ports: Ports) 
     runtime.blobs.delete(key)
     (finding,) = findings(runtime, ports, "contents")
     assert key in finding.message
+
+
+def test_a_missing_object_of_snapshots_alone_is_reported(tmp_path: Path) -> None:
+    runtime = make_runtime(tmp_path)
+    with open_desk(runtime) as desk:
+        session_id = desk.record(frames=[png_item(0, picture())], is_stopped=False)
+        pictures = runtime.blobs.list_objects("frames/")
+        desk.add_frames(session_id, png_item(500, picture(), dom=snapshot(["html", ["p", "Pay"]])))
+        with runtime.database.transaction(write=True) as db:
+            stop_session(db, LIVE, session_id)
+    seal_all(runtime)
+
+    def compare() -> list[Finding]:
+        return [*compare_sealed_with_lake(runtime.database, runtime.blobs, runtime.lake, random.Random(1))]
+
+    assert [finding.state for finding in compare()] == ["ok"]
+    (snapshots,) = {*runtime.blobs.list_objects("frames/")} - {*pictures}
+    runtime.blobs.delete(snapshots.key)
+    (finding,) = compare()
+    assert finding.state == "error" and snapshots.key in finding.message
+    runtime.close()
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut off", "overwritten"])

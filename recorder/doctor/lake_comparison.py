@@ -98,13 +98,15 @@ def _compare_counts_with_lake(lake: Lake, tenant: Tenant, sample: pl.DataFrame) 
 
 
 def _compare_frames_with_store(lake: Lake, blobs: Blobs, tenant: Tenant, sample: pl.DataFrame) -> list[str]:
-    """Return the keys of objects that hold frames of the sample and are not in the store."""
+    """Return the keys of objects that hold pictures or snapshots of the sample and are not in the store."""
 
     def read_keys() -> pl.DataFrame:
         rows = lake.scan("frames", tenant).filter(pl.col("session_id").is_in(sample["session_id"].implode()))
-        return rows.select(pl.col("object").unique()).collect()
+        # A picture that came before is in another object than the snapshot that came with it.
+        columns = [rows.select(pl.col(name).alias("key")) for name in ("object", "dom_object")]
+        return pl.concat(columns).unique().collect()
 
-    keys = retry_lake_read(read_keys)["object"].drop_nulls().sort()
+    keys = retry_lake_read(read_keys)["key"].drop_nulls().sort()
     return [key for key in keys.head(_SAMPLED) if not _has_compared_object(blobs, key)]
 
 
