@@ -47,7 +47,7 @@ from recorder.supervisor.run_records import SERVICE, read_run_record
 router = APIRouter(tags=["health"])
 
 # A check of the parts costs writes, and any client may request it without a key.
-_PARTS_CACHED_S = 1.0
+PARTS_CACHED_S = 1.0
 # The warnings read every session that waits.
 _WARNINGS_CACHED_S = 5.0
 
@@ -74,7 +74,7 @@ class Readiness:
         There are no warnings while the database does not answer.
         """
         async with self._lock:
-            if time.monotonic() - self._checked_at >= _PARTS_CACHED_S:
+            if time.monotonic() - self._checked_at >= PARTS_CACHED_S:
                 await anyio.to_thread.run_sync(self._check, limiter=self._thread)
             return self._parts, self._warnings
 

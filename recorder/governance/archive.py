@@ -29,7 +29,8 @@ from recorder.storage.store_regions import require_store_marks
 
 log = logging.getLogger("recorder.retention")
 
-_PAGE = 200
+#: Sessions of one read.
+SESSIONS_AT_ONCE = 200
 
 
 class ArchiveNotApart(Conflict):
@@ -94,9 +95,9 @@ def list_sessions_to_archive(
     while has_more:
         page = select(SessionRow).where(*due, col(SessionRow.id) > after).order_by(col(SessionRow.id))
         with database.transaction(write=False) as db:
-            rows = list(db.exec(page.limit(_PAGE)))
+            rows = list(db.exec(page.limit(SESSIONS_AT_ONCE)))
         yield from rows
-        has_more = len(rows) == _PAGE
+        has_more = len(rows) == SESSIONS_AT_ONCE
         after = rows[-1].id if rows else after
 
 

@@ -42,11 +42,11 @@ def test_readiness_names_the_part_that_fails(broken: Service) -> None:
 def test_the_parts_are_not_checked_for_every_client_that_asks(
     broken: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "_PARTS_CACHED_S", 3600.0)
+    monkeypatch.setattr(health, "PARTS_CACHED_S", 3600.0)
     assert broken.client.get("/readyz").status_code == 503
     (tmp_path / "blobs").unlink()
     assert broken.client.get("/readyz").status_code == 503
-    monkeypatch.setattr(health, "_PARTS_CACHED_S", 0.0)
+    monkeypatch.setattr(health, "PARTS_CACHED_S", 0.0)
     assert broken.client.get("/readyz").status_code == 200
 
 
