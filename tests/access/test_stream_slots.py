@@ -110,6 +110,22 @@ def test_a_request_that_is_cancelled_gives_its_slot_back(shared_url: str | None)
     asyncio.run(run())
 
 
+def test_a_request_that_is_cancelled_while_it_claims_a_slot_holds_none(redis_url: str) -> None:
+    async def run() -> None:
+        async with opened(redis_url) as slots:
+            key = a_key()
+            claiming = asyncio.create_task(slots.acquire(key))
+            await asyncio.sleep(0)
+            assert slots.open_count == 1
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+            assert slots.open_count == 0
+            await settled(slots)
+            await take(slots, key, 50)
+
+    asyncio.run(run())
+
+
 def test_processes_share_their_slots(redis_url: str) -> None:
     async def run() -> None:
         async with opened(redis_url) as first, opened(redis_url) as second:
@@ -119,6 +135,8 @@ def test_processes_share_their_slots(redis_url: str) -> None:
             for slots in (first, second):
                 with pytest.raises(TooManyStreams):
                     await slots.acquire(key)
+            # A refused stream holds no slot of its process either.
+            assert (first.open_count, second.open_count) == (30, 20)
 
     asyncio.run(run())
 

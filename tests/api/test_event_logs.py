@@ -71,7 +71,10 @@ def test_traces_wait_for_sealing_in_the_order_of_their_starts(tmp_path: Path) ->
         [file] = (tmp_path / "service").rglob("recorder.db")
         with closing(sqlite3.connect(file)) as db:
             rows = db.execute("SELECT started_at FROM sessions ORDER BY waiting_since, id").fetchall()
+        with Client(running.url, running.key) as client:
+            write_session_traces(client, "in_order", tmp_path / "out.xes")
     assert len(rows) == 9 and rows == sorted(rows)
+    assert [trace.name for trace in read_xes_traces(tmp_path / "out.xes")] == [*map(str, sorted(days))]
 
 
 def test_an_outcome_is_told_by_an_activity_or_an_attribute(

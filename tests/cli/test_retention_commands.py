@@ -149,6 +149,7 @@ def test_a_run_that_cannot_archive_says_so_and_ends_with_1(
 def test_a_hold_is_added_listed_and_removed(runtime: Runtime) -> None:
     acme, (held,) = add_sessions(runtime, "acme", count=1, days=600)
     target = ("--session", held, "--workspace", "acme")
+    assert run(runtime, "hold", "add", "--session", held, "--workspace", "globex").exit_code == 1
     for is_new in (True, False):
         added = print_json(runtime, "hold", "add", *target)
         assert added == {"workspace_id": acme, "kind": "session", "value": held, "is_new": is_new}

@@ -88,6 +88,14 @@ def test_frames_move_after_their_days_and_stay_readable(caller: Caller) -> None:
     assert "archived_sessions" not in run_at(caller, days_later(runtime, canary, DAYS + 1))
 
 
+def test_frames_of_sessions_whose_days_are_over_do_not_move(caller: Caller) -> None:
+    days = {"frames_days": DAYS, "events_days": 3 * DAYS}
+    patch(caller, "/v1/workspaces/current", {"retention": days})
+    runtime, canary = caller.service.runtime, recorded_canary(caller)
+    kinds = run_at(caller, days_later(runtime, canary, 3 * DAYS + 1))
+    assert kinds["expired_sessions"] == 1 and "archived_sessions" not in kinds
+
+
 def test_an_export_of_archived_frames_is_the_same_to_the_byte(caller: Caller) -> None:
     patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
     canary = recorded_canary(caller)
@@ -263,7 +271,7 @@ def test_an_archive_in_the_place_of_the_frames_deletes_none(tmp_path: Path, is_l
 def test_a_session_whose_frames_cannot_be_copied_stops_no_later_one(
     caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(archive, "_PAGE", 1)
+    monkeypatch.setattr(archive, "SESSIONS_AT_ONCE", 1)
     patch(caller, "/v1/workspaces/current", {"retention": {"frames_days": DAYS}})
     runtime, workspace_id = caller.service.runtime, caller.key.workspace_id
     canaries = [recorded_canary(caller) for _ in range(3)]
