@@ -45,6 +45,8 @@ INTERNAL = {
     "slots_differ",
     "secret_differs",
     "secret_missing",
+    "store_content_missing",
+    "restore_busy",
     "archive_not_apart",
     "items_failed",
     "lanes_open",

@@ -17,9 +17,6 @@ from recorder.tenant import Tenant
 
 #: Columns of an event that the lake's table has.
 _LAKE_COLUMNS = ("event_id", "seq", "t_ms", "ts", "type", "frame_id", "frame_seq", "is_action", "payload")
-_LAKE_SCHEMA = pl.DataFrame(
-    pa.schema([LAYOUTS["events"].schema.field(name) for name in _LAKE_COLUMNS]).empty_table()
-).schema
 #: Columns with one value per session in a plan.
 _PLAN_COLUMNS = ("workflow", "date", "session_id", "outcome", "actor_kind", "split")
 #: Payloads of the events that are bound to some frames and held together, and the most of a single frame.
@@ -140,7 +137,8 @@ def _read_bound_events(
     times: tuple[int | None, int | None],
 ) -> pl.DataFrame:
     """Return the events that are bound to some frames, in their order."""
-    parts = [pl.DataFrame(schema=_LAKE_SCHEMA)]
+    fields = [LAYOUTS["events"].schema.field(name) for name in _LAKE_COLUMNS]
+    parts = [pl.DataFrame(pa.schema(fields).empty_table())]
     first_ms, last_ms = times
     after = None if first_ms is None else (first_ms - 1, "")
     with closing(_read_batches(lake, tenant, "events", session, _LAKE_COLUMNS, after=after)) as batches:

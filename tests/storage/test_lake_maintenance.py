@@ -291,6 +291,8 @@ def export_rows(lake: Lake) -> int:
                             "outcome": None,
                             "actor_kind": None,
                             "split": "train",
+                            "rows": 300,
+                            "payload_bytes": 0,
                         }
                     ]
                 ),
