@@ -546,7 +546,7 @@ def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> N
     runtime = caller.service.runtime
     made = [post_recovery(caller, session_id)["id"] for session_id in [failing(caller)] * 2]
     searches = CandidateSearches(runtime, StorePauses(), ReplayDrainCounts(), quick_s=0.0)
-    with lease_for_block(runtime.database, "searches", "tests", ttl_ms=600_000) as held:
+    with lease_for_block(runtime.database, "searches", "tests", ttl_ms=300_000) as held:
         assert held is not None
         with runtime.database.transaction(write=False) as db:
             rows = [db.get_one(RecoveryRow, recovery_id) for recovery_id in made]

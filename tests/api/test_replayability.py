@@ -74,7 +74,7 @@ def working(
     """Yield the work of a run that holds its lease, and tries failures again at once."""
     database = caller.service.runtime.database
     with database.transaction(write=True) as db:
-        held = hold_lease(db, LEASE, "tests", ttl_ms=600_000)
+        held = hold_lease(db, LEASE, "tests", ttl_ms=300_000)
     assert held is not None
     # A busy machine makes no session of the tests a long one.
     work = ReplayabilityWork(
