@@ -39,9 +39,9 @@ class CommandTree(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            error.message = error.message.removeprefix("Value error, ").replace(
-                "Input should be ", "it takes a number "
-            )
+            text = error.message.removeprefix("Value error, ")
+            text = re.sub("Input should be (?=greater|less)", "it takes a number ", text)
+            error.message = text.replace("Input should be ", "it takes ")
             raise
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
