@@ -1,8 +1,26 @@
 """Service address and API key that a client is given, checked before the first request. Contract §1."""
 
+import os
 from ipaddress import ip_address
 
 import httpx
+
+
+def read_address_and_key(base_url: str | None, key: str | None) -> tuple[str, str]:
+    """Return the address and the key that are given, else those of `RECORDER_URL` and `RECORDER_KEY`.
+
+    Without either the address is that of a service on this machine.
+
+    Raises:
+        ValueError: if there is no key.
+    """
+    if base_url is None:
+        base_url = os.environ.get("RECORDER_URL") or "http://127.0.0.1:8700"
+    if key is None:
+        key = os.environ.get("RECORDER_KEY")
+        if not key:
+            raise ValueError("A client needs an API key: pass it as key, or set RECORDER_KEY.")
+    return base_url, key
 
 
 def parse_service_address(base_url: str, *, name: str = "base_url") -> httpx.URL:

@@ -22,7 +22,12 @@ from recorder.client.errors import (
     ClientError,
     Unreachable,
 )
-from recorder.client.service_address import check_key, is_loopback_service_host, parse_service_address
+from recorder.client.service_address import (
+    check_key,
+    is_loopback_service_host,
+    parse_service_address,
+    read_address_and_key,
+)
 from recorder.retries import retry
 
 _WAIT_FIRST_S = 0.2
@@ -275,17 +280,23 @@ class Requests:
     """Base of the client: requests by kind, and pages."""
 
     def __init__(
-        self, base_url: str, key: str, *, timeout_s: float = _TIMEOUT_S, patience_s: float = _PATIENCE_S
+        self,
+        base_url: str | None = None,
+        key: str | None = None,
+        *,
+        timeout_s: float = _TIMEOUT_S,
+        patience_s: float = _PATIENCE_S,
     ) -> None:
-        """Connect to `base_url` with an API key.
+        """Connect to a service with an API key.
 
         Args:
-            base_url: address of the service, such as http://127.0.0.1:8700.
-            key: an API key; it is sent with every request and never shown.
+            base_url: its address; by default `RECORDER_URL`, else http://127.0.0.1:8700.
+            key: an API key, by default `RECORDER_KEY`; it is sent with every request and never shown.
             timeout_s: seconds to wait for one answer.
             patience_s: seconds over which a request is repeated before its error is raised.
         """
         self._patience_s = patience_s
+        base_url, key = read_address_and_key(base_url, key)
         self._transport = Transport(base_url, key, timeout_s=timeout_s, patience_s=patience_s)
 
     def __repr__(self) -> str:

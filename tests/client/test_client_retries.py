@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from recorder.client import ApiError, CapturedFrame, Client, TookTooLong, Unreachable
+from recorder.client.service_address import read_address_and_key
 from recorder.client.transport import Transport, TransportCall
 from recorder.errors.access import TooManyStreams
 from tests.support.ports import find_free_port
@@ -250,7 +251,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_an_echo(key: str) -> 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        (None, "none is given"),
+        (7, "none is given"),
         ("", "none is given"),
         ("127.0.0.1:8700", "must begin with http:// or https://"),
         ("localhost:8700", "must begin with http:// or https://"),
@@ -266,9 +267,23 @@ def test_an_address_that_is_none_is_refused(url: Any, reason: str) -> None:
     assert "pass@" not in str(raised.value)
 
 
-def test_a_client_without_a_key_is_refused() -> None:
-    with pytest.raises(ValueError, match="key takes an API key"):
-        Client("http://127.0.0.1:1", None)  # type: ignore[arg-type]
+def test_address_and_key_are_by_default_those_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECORDER_KEY", "nsk_of_the_environment")
+    monkeypatch.delenv("RECORDER_URL", raising=False)
+    assert read_address_and_key(None, None) == ("http://127.0.0.1:8700", "nsk_of_the_environment")
+    monkeypatch.setenv("RECORDER_URL", "http://127.0.0.1:1")
+    assert read_address_and_key("http://127.0.0.1:2", KEY) == ("http://127.0.0.1:2", KEY)
+    with Client() as client:
+        assert repr(client) == "Client('http://127.0.0.1:1')"
+
+
+@pytest.mark.parametrize("variable", [None, ""])
+def test_a_client_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+    monkeypatch.delenv("RECORDER_KEY", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("RECORDER_KEY", variable)
+    with pytest.raises(ValueError, match="pass it as key, or set RECORDER_KEY"):
+        Client("http://127.0.0.1:1")
 
 
 def test_lists_follow_their_cursors() -> None:
