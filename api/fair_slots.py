@@ -68,7 +68,7 @@ class FairSlots:
             if not turn.cancelled():  # it was given a slot before it was cancelled
                 self.release(owner)
             elif turn in self._waiting.get(owner, ()):
-                self._pop(owner, turn)
+                self._remove_waiting(owner, turn)
             raise
 
     def release(self, owner: str) -> None:
@@ -79,7 +79,7 @@ class FairSlots:
             del self._held[owner]
         while (following := next(filter(self._may_begin, self._waiting), None)) is not None:
             turn = self._waiting[following][0]
-            self._pop(following, turn)
+            self._remove_waiting(following, turn)
             if not turn.cancelled():
                 self._take(following)
                 turn.set_result(None)
@@ -93,7 +93,7 @@ class FairSlots:
         self._free -= 1
         self._held[owner] += 1
 
-    def _pop(self, owner: str, turn: "asyncio.Future[None]") -> None:
+    def _remove_waiting(self, owner: str, turn: "asyncio.Future[None]") -> None:
         turns = self._waiting[owner]
         turns.remove(turn)
         if not turns:

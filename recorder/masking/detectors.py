@@ -51,7 +51,7 @@ def plain_card(text: str) -> str:
 Span = tuple[int, int]
 
 
-def _keep_text(text: str) -> str:
+def _return_unchanged(text: str) -> str:
     return text
 
 
@@ -64,7 +64,7 @@ class DetectorRule:
     hint: str
     find: Callable[[bytes], Iterator[Span]]
     #: Normalizes a value before its token is computed: equal values in other spellings get equal tokens.
-    plain: Callable[[str], str] = _keep_text
+    plain: Callable[[str], str] = _return_unchanged
     #: Text before the token.
     replacement: str = ""
 

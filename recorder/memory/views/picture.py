@@ -64,7 +64,7 @@ def draw_node(layout: PictureGeometry, drawn: DrawnNode) -> str:
         )
     if drawn.is_new:
         marks.append(_draw_picture_badge(drawn))
-    return f"<g>{''.join(marks)}{_draw_words(drawn)}{_draw_stubs(drawn)}</g>"
+    return f"<g>{''.join(marks)}{_draw_words(drawn)}{_draw_end_and_start_arrows(drawn)}</g>"
 
 
 def _choose_node_colour(layout: PictureGeometry, drawn: DrawnNode) -> str:
@@ -132,27 +132,27 @@ def _draw_words(drawn: DrawnNode) -> str:
         is_exit = note.endswith("left")
         fill = AMBER_INK if is_exit else MUTED
         half = estimate_text_width(note, FIGURE_SIZE) / 2
-        lines.append(_draw_stub(drawn.x - half - 14, y - 4.5, 16, fill, 1.6))
+        lines.append(_draw_dashed_arrow(drawn.x - half - 14, y - 4.5, 16, fill, 1.6))
         lines.append(
             draw_text_line(note, drawn.x + 9, y - 1, size=FIGURE_SIZE, fill=fill, anchor="middle", halo=True)
         )
     return "".join(lines)
 
 
-def _draw_stubs(drawn: DrawnNode) -> str:
+def _draw_end_and_start_arrows(drawn: DrawnNode) -> str:
     """Draw dashed arrows for sessions that ended here without success, and for those that began here."""
     made = ""
     node, reach = drawn.node, drawn.radius + 4
     if node.left and not drawn.is_left_below:
         width = 1.4 + min(1.8, 0.1 * node.left)
-        made += _draw_stub(drawn.x + reach, drawn.y, STUB_LENGTH, AMBER_INK, width)
+        made += _draw_dashed_arrow(drawn.x + reach, drawn.y, STUB_LENGTH, AMBER_INK, width)
         x = drawn.x + reach + STUB_LENGTH + 4
         made += draw_text_line(
             format_ended_count(node.left), x, drawn.y + 3.7, size=FIGURE_SIZE, fill=AMBER_INK, halo=True
         )
     if drawn.entries and drawn.column is None:
         x = drawn.x - reach - STUB_LENGTH
-        made += _draw_stub(x, drawn.y, STUB_LENGTH, MUTED, 1.4)
+        made += _draw_dashed_arrow(x, drawn.y, STUB_LENGTH, MUTED, 1.4)
         start = format_started_count(drawn.entries)
         made += draw_text_line(
             start, x - 4, drawn.y + 3.7, size=FIGURE_SIZE, fill=MUTED, anchor="end", halo=True
@@ -160,7 +160,7 @@ def _draw_stubs(drawn: DrawnNode) -> str:
     return made
 
 
-def _draw_stub(x: float, y: float, length: float, colour: str, width: float) -> str:
+def _draw_dashed_arrow(x: float, y: float, length: float, colour: str, width: float) -> str:
     head = 3.0 + width / 2
     line = f"M{number(x)} {number(y)}h{number(length - 2 * head + 1)}"
     tip = f"M{number(x + length)} {number(y)}l{number(-2 * head)} {number(-head)}v{number(2 * head)}z"
