@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 # Tests start hundreds of processes; each would compile every module that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo up test test-api test-postgresql test-browser test-faults system check format faults fuzz mutation bench soak notebooks requirements
+.PHONY: help install demo up test test-api test-dagster test-postgresql test-browser test-faults system check format faults fuzz mutation bench soak notebooks requirements
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' \
@@ -24,16 +24,18 @@ demo: $(INSTALLED) ## do all steps once; DATA=folder takes real recordings
 up: $(INSTALLED) ## serve until Ctrl-C; DATA=folder, default ./recorder-data
 	exec $(BIN)/python -m recorder.cli up $(if $(DATA),--data "$(DATA)")
 
-# Tests of the HTTP interface, of whole deployments and of Chromium have targets of their own: each stays below ten minutes.
+# Tests of the HTTP interface, of Dagster, of Chromium and of whole deployments have targets of their own: each stays
+# below ten minutes.
 INTERFACE := tests/api tests/spec
+DAGSTER := tests/pipelines
 BROWSER := tests/live tests/capture
 DEPLOYMENTS := tests/end_to_end tests/fuzz
 FAULTS := tests/faults
-OTHERS := $(INTERFACE) $(BROWSER) $(DEPLOYMENTS) $(FAULTS)
+OTHERS := $(INTERFACE) $(DAGSTER) $(BROWSER) $(DEPLOYMENTS) $(FAULTS)
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 # More processes than processors run already: threads of theirs would only take turns, for an eighth of the time.
-IN_PROCESS := test test-api test-postgresql test-browser
+IN_PROCESS := test test-api test-dagster test-postgresql test-browser
 $(IN_PROCESS): export POLARS_MAX_THREADS := 1
 $(IN_PROCESS): export TOKIO_WORKER_THREADS := 1
 $(IN_PROCESS): export OPENBLAS_NUM_THREADS := 1
@@ -44,6 +46,9 @@ test: $(INSTALLED) ## run the tests, on SQLite; TESTS=tests/sealing runs some
 
 test-api: $(INSTALLED) ## run the tests of the HTTP interface and of the spec
 	$(PYTEST) $(or $(TESTS),$(INTERFACE)) --engine sqlite $(ARGS)
+
+test-dagster: $(INSTALLED) ## run the tests of the Dagster assets, on SQLite
+	$(PYTEST) $(or $(TESTS),$(DAGSTER)) --engine sqlite $(ARGS)
 
 test-postgresql: $(INSTALLED) ## run the tests that need a database on PostgreSQL
 	$(PYTEST) $(or $(TESTS),$(DEPLOYMENTS:%=--ignore=%) $(FAULTS:%=--ignore=%)) --engine postgresql $(ARGS)
