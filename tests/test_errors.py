@@ -22,6 +22,7 @@ INTERNAL = {
     "destination_conflict",
     "rows_missing",
     "sample_too_large",
+    "samples_scattered",
     "attempts_exhausted",
     "cancelled",
     "files_missing",

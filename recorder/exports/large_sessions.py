@@ -22,6 +22,9 @@ _PLAN_COLUMNS = ("workflow", "date", "session_id", "outcome", "actor_kind", "spl
 #: Payloads of the events that are bound to some frames and held together, and the most of a single frame.
 SAMPLES_BYTES = 32 * 1024 * 1024
 SAMPLE_BYTES = 256 * 1024 * 1024
+#: How often the payloads of a session may be read for its samples. Events name their frames: those that are
+#: held together may be anywhere in the session, and reading it for each portion would take hours.
+MOST_READS = 16
 
 
 class SampleTooLarge(RecorderError):
@@ -34,6 +37,20 @@ class SampleTooLarge(RecorderError):
         super().__init__(
             f"Frame {frame_id} of session {session_id} has {size // 2**20:,} MiB of events bound to it; a "
             f"sample of a WebDataset holds {SAMPLE_BYTES // 2**20} MiB at most. Choose another format, or "
+            "leave the session out with exclude_session_ids."
+        )
+
+
+class SamplesScattered(RecorderError):
+    """The events of neighbouring samples of a WebDataset are too far apart to be read together."""
+
+    code = "samples_scattered"
+    title = "Samples scattered"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"The events of session {session_id} name frames in another order than that of their times, so "
+            f"they would be read more than {MOST_READS} times for a WebDataset. Choose another format, or "
             "leave the session out with exclude_session_ids."
         )
 
@@ -72,13 +89,18 @@ def iterate_session_samples(
 
     Raises:
         SampleTooLarge: if the events that are bound to one frame are more than memory holds.
+        SamplesScattered: if the events would be read too often.
     """
     bound = _measure_bound_events(lake, tenant, session, frames)
     too_large = bound.filter(pl.col("size") > SAMPLE_BYTES)
     if not too_large.is_empty():
         raise SampleTooLarge(session["session_id"], *too_large.select("frame_id", "size").row(0))
     names = frames.select(pl.col("seq").alias("frame_seq"), pl.col("frame_id").alias("bound_frame_id"))
-    for start, end in pairwise(_cut_by_size(bound["size"].to_list())):
+    portions = list(pairwise(_cut_by_size(bound["size"].to_list())))
+    spans = (_measure_span(bound[start:end]) for start, end in portions)
+    if sum(spans) > MOST_READS * _measure_span(bound):
+        raise SamplesScattered(session["session_id"])
+    for start, end in portions:
         times = bound[start:end].select(pl.col("first_ms").min(), pl.col("last_ms").max()).row(0)
         rows = _read_bound_events(lake, tenant, session, names["frame_seq"][start:end], times)
         yield frames[start:end], _complete_events(rows, tenant, session, names[start:end])
@@ -89,20 +111,30 @@ def _measure_bound_events(
 ) -> pl.DataFrame:
     """Return each frame with the bytes of the events that are bound to it, and the times of these events.
 
-    Times are null where there are no such events.
+    `first_byte` and `last_byte` say where they are in the payloads of the session. These and the times are
+    null where there are no such events.
     """
     columns = ("frame_seq", "t_ms", "payload")
-    parts = []
+    parts, before = [], 0
     with closing(_read_batches(lake, tenant, "events", session, columns)) as batches:
         for batch in batches:
             sizes = pl.DataFrame(batch.select(["frame_seq", "t_ms"])).with_columns(
                 size=pl.Series(pc.binary_length(batch["payload"])).cast(pl.Int64)
             )
-            parts.append(_add_up_by_frame(sizes, first=pl.col("t_ms"), last=pl.col("t_ms")))
-    empty = {"frame_seq": pl.Int32, "size": pl.Int64, "first_ms": pl.Int64, "last_ms": pl.Int64}
-    by_frame = _add_up_by_frame(
-        pl.concat([pl.DataFrame(schema=empty), *parts]), first=pl.col("first_ms"), last=pl.col("last_ms")
-    )
+            ends = before + pl.col("size").cum_sum()
+            located = sizes.select(
+                "frame_seq",
+                "size",
+                pl.col("t_ms").alias("first_ms"),
+                pl.col("t_ms").alias("last_ms"),
+                (ends - pl.col("size")).alias("first_byte"),
+                ends.alias("last_byte"),
+            )
+            before += int(sizes["size"].sum())
+            parts.append(_add_up_by_frame(located))
+    numbers = ("size", "first_ms", "first_byte", "last_ms", "last_byte")
+    empty = pl.DataFrame(schema={"frame_seq": pl.Int32, **dict.fromkeys(numbers, pl.Int64)})
+    by_frame = _add_up_by_frame(pl.concat([empty, *parts]))
     return (
         frames.select("seq", "frame_id")
         .join(by_frame, left_on="seq", right_on="frame_seq", how="left", maintain_order="left")
@@ -110,9 +142,15 @@ def _measure_bound_events(
     )
 
 
-def _add_up_by_frame(rows: pl.DataFrame, *, first: pl.Expr, last: pl.Expr) -> pl.DataFrame:
+def _measure_span(bound: pl.DataFrame) -> int:
+    """Return the bytes from the first to the last event of some frames, with all events in between."""
+    last, first = bound.select(pl.col("last_byte").max(), pl.col("first_byte").min()).row(0)
+    return 0 if last is None else int(last - first)
+
+
+def _add_up_by_frame(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.group_by("frame_seq").agg(
-        pl.col("size").sum(), first.min().alias("first_ms"), last.max().alias("last_ms")
+        pl.col("size").sum(), pl.col("first_ms", "first_byte").min(), pl.col("last_ms", "last_byte").max()
     )
 
 

@@ -129,6 +129,18 @@ def test_a_sample_that_is_too_large_fails_its_export_alone(
     assert manifest_of(export(runtime))["totals"]["sessions"] == 10
 
 
+def test_events_that_name_frames_all_over_the_session_are_not_read_again_and_again(
+    runtime: Runtime, make_large: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame_seq = pl.when(pl.col("frame_seq") > 1).then(pl.int_range(pl.len()) % 14).otherwise("frame_seq")
+    _replace_events(runtime, lambda events: events.with_columns(frame_seq=frame_seq.cast(pl.Int32)))
+    make_large()
+    monkeypatch.setattr("recorder.exports.large_sessions.MOST_READS", 2)
+    row = run_export(runtime, ask(runtime, format="webdataset", frame_sampling=_EVERY_FRAME).id, owner="test")
+    assert row.error is not None and row.error["code"] == "samples_scattered"
+    assert manifest_of(export(runtime))["totals"]["sessions"] == 10
+
+
 def _replace_events(runtime: Runtime, change: Callable[[pl.DataFrame], pl.DataFrame]) -> None:
     """Write the table of events again, as the service writes it, with other rows."""
     table = runtime.lake.stored_table("events", Tenant(WORKSPACE, "live"))
