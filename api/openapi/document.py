@@ -72,7 +72,7 @@ _HEADERS: dict[str, dict[str, Any]] = {
         "schema": {"type": "string"},
     },
     "Retry-After": {
-        "description": "Seconds to wait before the next try; only where waiting helps.",
+        "description": "Seconds to wait before the next try; an hour where an operator must act first.",
         "schema": {"type": "integer", "minimum": 1},
     },
     "WWW-Authenticate": {
