@@ -92,13 +92,13 @@ def _strip_stored_event(text: str) -> str | None:
     except Exception:  # damaged records raise errors of many kinds, such as TypeError and KeyError
         return None
     try:
-        entry = strip_event_log_entry(stored)
+        entry = strip_dagster_event(stored)
     except ValueError:  # a type of events that this release of Dagster does not have
         return None
     return None if entry is None else serialize_value(entry)
 
 
-def strip_event_log_entry(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
+def strip_dagster_event(entry: dg.EventLogEntry) -> dg.EventLogEntry | None:
     """Return an event without texts; None if nothing of it stays."""
     event = entry.dagster_event
     if event is None or event.event_type not in _KEPT_EVENTS:

@@ -28,7 +28,7 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventL
 from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
 from dagster._serdes import deserialize_value, serialize_value
 
-from pipelines.dagster_event_texts import strip_check_texts, strip_event_log_entry, strip_event_texts
+from pipelines.dagster_event_texts import strip_check_texts, strip_dagster_event, strip_event_texts
 from pipelines.dagster_table_rewrites import is_dagster_sqlite_file_damaged, rewrite_dagster_sqlite_file
 from pipelines.dataset_partitions import PARTITIONS
 
@@ -341,5 +341,5 @@ def _strip_latest_materialization(instance: dg.DagsterInstance, text: str) -> st
     run = instance.get_run_by_id(record.event_log_entry.run_id)
     if run is not None and STRIPPED_TAG not in run.tags:
         return text
-    entry = strip_event_log_entry(record.event_log_entry)
+    entry = strip_dagster_event(record.event_log_entry)
     return None if entry is None else serialize_value(record._replace(event_log_entry=entry))

@@ -33,8 +33,8 @@ from recorder.replay_service.requests.request_checks import EarlierLookup, look_
 router = APIRouter(prefix="/v1/replays", tags=["replays"], route_class=StrictRoute)
 
 
-async def get_admitted_replay(request: Request, caller: CallerDep, body: ReplayCreate) -> ReplayCreate:
-    """Return the body of a request that its key may send, after drawing on the limit of live replays.
+async def admit_replay_request(request: Request, caller: CallerDep, body: ReplayCreate) -> ReplayCreate:
+    """Check the scopes and the limit of live replays for a requested replay; return the request's body.
 
     Raises:
         ValidationFailed, InsufficientScope: as `replays.check_replay_request`.
@@ -46,7 +46,7 @@ async def get_admitted_replay(request: Request, caller: CallerDep, body: ReplayC
 
 
 # Routes list it before `db`: scope and limit come before idempotency and existence.
-AdmittedReplay = Annotated[ReplayCreate, Depends(get_admitted_replay)]
+AdmittedReplay = Annotated[ReplayCreate, Depends(admit_replay_request)]
 
 
 async def get_first_event(

@@ -48,7 +48,7 @@ class ReplaySteps:
         """Return type and target of a step, by its number in the whole session."""
         from recorder.replays.recorded_session import RecordedSession, list_recorded_steps
 
-        events = list(self._read_events().values())
+        events = list(self._read_recorded_events().values())
         for step in list_recorded_steps(RecordedSession(self._session_id, events, [], [])):
             if step.step == number:
                 return _describe_step_event(step.event)
@@ -56,17 +56,18 @@ class ReplaySteps:
 
     def describe_event(self, event_id: str | None) -> str:
         """Return type and target of an event of the session; `-` for none."""
-        event = None if event_id is None else self._read_events().get(event_id)
+        event = None if event_id is None else self._read_recorded_events().get(event_id)
         return "-" if event is None else _describe_step_event(event)
 
     def _print_row(self, row: Mapping[str, Any]) -> None:
-        event = self._read_events().get(row["event_id"], {"type": "-"})
+        event = self._read_recorded_events().get(row["event_id"], {"type": "-"})
         similarity = "-" if row["similarity"] is None else f"{row['similarity']:.2f}"
         kind = _fit_text_to_columns(event["type"], 10)
         target = _fit_text_to_columns(_name_replay_step_target(event), 41)
         typer.echo(f"{row['step']:>4}  {kind} {target} {row['outcome']:<11} {similarity}")
 
-    def _read_events(self) -> dict[str, dict[str, Any]]:
+    def _read_recorded_events(self) -> dict[str, dict[str, Any]]:
+        """Return the events of the recorded session by id; they are requested once."""
         if self._events is None:
             self._events = {event["id"]: event for event in self._client.list_events(self._session_id)}
         return self._events

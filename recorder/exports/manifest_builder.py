@@ -79,7 +79,7 @@ def build_manifest(
         },
         "writer": list_library_versions(),
         "layout": {workflow: {"bucket_bits": bits} for workflow, bits in plan.bucket_bits.items()},
-        "shards": [_describe_shard(index, *shard) for index, shard in enumerate(shards)],
+        "shards": [_make_shard_entry(index, *shard) for index, shard in enumerate(shards)],
         "parent": _describe_parent_export(export.lineage, [written for _, written in shards]),
         "tombstones": {
             "erased": export.lineage.erased,
@@ -113,7 +113,8 @@ def sum_manifest_totals(plan: Plan, shards: list[WrittenShard]) -> dict[str, int
     }
 
 
-def _describe_shard(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
+def _make_shard_entry(index: int, planned: PlannedShard, written: WrittenShard) -> dict[str, Any]:
+    """Return the entry of a shard in the manifest."""
     return {
         "index": index,
         "kind": planned.kind,

@@ -113,13 +113,13 @@ class BrowserPages:
         self._show()
         return True
 
-    def close(self, name: str | None, *, is_ordered: bool) -> TabState:
-        """Return the state of a page that a step closes.
+    def close(self, name: str | None, *, is_forced: bool) -> TabState:
+        """Take a page away that a step closes, and return what became of it.
 
         Args:
             name: its name; None for the page that closed itself since the last action began, or else the one
                 that is acted on.
-            is_ordered: whether an open one is closed now.
+            is_forced: whether a page that is still open is closed now; else it stays.
         """
         unnamed = self._closed[-1] if self._closed else self.get()
         page = unnamed if name is None else self._names.get(name)
@@ -128,7 +128,7 @@ class BrowserPages:
         if page in self._acting:
             if len(self._acting) == 1:
                 return "last"
-            if not is_ordered:
+            if not is_forced:
                 return "open"
             with suppress(PlaywrightError):  # it closed itself
                 page.close()

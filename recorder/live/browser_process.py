@@ -289,7 +289,7 @@ class BrowserProcessSession:
 
     def close_tab(self, command: dict[str, Any]) -> dict[str, Any]:
         """Return the state of a page that a step closes; an open one is closed if the command orders it."""
-        state = self._pages.close(command["name"], is_ordered=command["is_ordered"])
+        state = self._pages.close(command["name"], is_forced=command["is_forced"])
         return {"state": state, "is_loading": self._pages.is_loading}
 
     def pause(self, command: dict[str, Any]) -> dict[str, Any]:

@@ -174,8 +174,8 @@ class StepExecutor:
         ends_at = rests_since + self.policy.step_timeout_ms / 1000
         while True:
             now = time.monotonic()
-            is_ordered = now >= min(rests_since + patience_s, ends_at)
-            answer = self.browser.call("close_tab", name=name, is_ordered=is_ordered)
+            is_forced = now >= min(rests_since + patience_s, ends_at)
+            answer = self.browser.call("close_tab", name=name, is_forced=is_forced)
             if answer["state"] != "open":
                 return bool(answer["state"] == "closed")
             if answer["is_loading"]:
@@ -185,7 +185,7 @@ class StepExecutor:
     def _wait_for_target(self, step: RecordedStep, decision: Decision | None) -> TargetCandidate:
         """Wait until the page is the recorded one and shows the target; both are verified here."""
         until = time.monotonic() + self.policy.step_timeout_ms / 1000
-        is_ordered = decision is not None and decision.action == "act"
+        must_act = decision is not None and decision.action == "act"
         while True:
             state = self.read()
             scene = StepScene(step, self.plan.get_frame(step.before), state.frame, state.page)
@@ -195,7 +195,7 @@ class StepExecutor:
             if problem is None and is_other:
                 problem = "state_mismatch"
             is_over = time.monotonic() >= until
-            if is_ordered and problem is not None and self._was_problem_shown(scene, problem):
+            if must_act and problem is not None and self._was_problem_shown(scene, problem):
                 problem = None
             if state.page is not None and step.event["type"] in PERFORMED and not self._may_type(state):
                 # No order of a person brings a secret to another site.

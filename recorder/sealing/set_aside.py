@@ -47,7 +47,7 @@ def list_sessions_set_aside(db: DbSession, workspace_id: str | None = None) -> l
 
 
 def reseal(db: DbSession, session_id: str) -> SessionRow:
-    """Queue a session that was set aside for sealing again.
+    """Queue a session that was set aside, so that it is sealed again.
 
     Raises:
         NotFound: if there is no such session.

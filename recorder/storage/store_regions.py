@@ -193,6 +193,7 @@ def require_sealing_store_marks(settings: Settings) -> None:
 
 
 def _require_object_mark(variable: str, url: str) -> None:
+    """Raise StoreAway unless an object store holds the mark that the deployment's first start wrote."""
     try:
         Blobs(url).get(STORE_MARK)  # alone, without another store behind it
     except Exception as error:  # clients of object stores have errors of their own
@@ -200,6 +201,7 @@ def _require_object_mark(variable: str, url: str) -> None:
 
 
 def _require_lake_mark(settings: Settings) -> None:
+    """Raise StoreAway unless the lake holds the mark that the deployment's first start wrote."""
     try:
         stored = _read_lake_mark(settings.lake_url, settings.region)
     except Exception as error:  # of the library, of its store, or a panic

@@ -93,7 +93,7 @@ class Liveness:
         self._now = now
         self._lock = threading.Lock()
         #: Number of starts; the answer to a probe of an earlier start does not count.
-        self.life = 0
+        self.starts = 0
         self._began = now()
         self._first: float | None = None
         self._last: float | None = None
@@ -102,13 +102,18 @@ class Liveness:
     def begin(self) -> None:
         """Begin a new record: the process was just started."""
         with self._lock:
-            self.life += 1
+            self.starts += 1
             self._began, self._first, self._last, self._unanswered = self._now(), None, None, 0
 
-    def note(self, has_answered: bool, *, life: int) -> bool:
-        """Record the result of a probe; return whether it is the first answer since the start."""
+    def note(self, has_answered: bool, *, starts: int) -> bool:
+        """Record the result of a probe; return whether it is the first answer since the start.
+
+        Args:
+            has_answered: the result.
+            starts: value of `starts` when the probe began.
+        """
         with self._lock:
-            if life != self.life:
+            if starts != self.starts:
                 return False
             if not has_answered:
                 self._unanswered += 1

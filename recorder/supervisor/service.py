@@ -275,7 +275,7 @@ class Service:
     def _probe_child(self, child: ChildProcess) -> None:
         """Probe a child repeatedly; a probe may take long, so each child has a thread."""
         while not self.stopping.wait(_ASK_EVERY_S):
-            life = child.liveness.life
+            starts = child.liveness.starts
             if child.has_ended():
                 continue
             try:
@@ -283,7 +283,7 @@ class Service:
             except Exception:  # a probe that fails counts as unanswered
                 log.exception("the probe of the %s failed", child.command.name)
                 has_answered = False
-            if child.liveness.note(has_answered, life=life):
+            if child.liveness.note(has_answered, starts=starts):
                 self._terminal.say(f"The {child.command.name} answers")
 
     def _excuse_daemon(self) -> None:

@@ -266,7 +266,7 @@ def test_every_column_and_member_of_a_dataset_is_named() -> None:
     names |= {
         key.value
         for node in ast.walk(manifest)
-        if isinstance(node, ast.FunctionDef) and node.name in ("build_manifest", "_describe_shard")
+        if isinstance(node, ast.FunctionDef) and node.name in ("build_manifest", "_make_shard_entry")
         for item in ast.walk(node)
         if isinstance(item, ast.Dict)
         for key in item.keys

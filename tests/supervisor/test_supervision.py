@@ -38,7 +38,7 @@ def clock() -> Clock:
 def ask(liveness: Liveness, *answers: bool) -> None:
     """Note the results of questions of this life."""
     for answer in answers:
-        liveness.note(answer, life=liveness.life)
+        liveness.note(answer, starts=liveness.starts)
 
 
 def test_a_process_is_silent_once_it_has_not_answered_for_so_long(clock: Clock) -> None:
@@ -77,11 +77,11 @@ def test_a_start_gets_three_times_as_long(clock: Clock) -> None:
 
 def test_an_answer_of_an_earlier_life_does_not_count(clock: Clock) -> None:
     liveness = Liveness(silence_s=30, now=clock)
-    earlier = liveness.life
+    earlier = liveness.starts
     liveness.begin()
-    assert not liveness.note(True, life=earlier) and not liveness.is_answering
-    assert liveness.note(True, life=liveness.life)
-    assert not liveness.note(True, life=liveness.life)
+    assert not liveness.note(True, starts=earlier) and not liveness.is_answering
+    assert liveness.note(True, starts=liveness.starts)
+    assert not liveness.note(True, starts=liveness.starts)
 
 
 def test_who_waits_for_another_process_is_excused(clock: Clock) -> None:

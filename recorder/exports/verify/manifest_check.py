@@ -76,7 +76,7 @@ def verify_manifest(
     on_progress: Progress | None = None,
     read_file: ReadFile = read_contents,
 ) -> VerifyReport:
-    """Recompute from the files what a manifest says of them; nothing else is needed.
+    """Check a dataset's files against its manifest, with nothing but these files.
 
     A portion of one file is in memory at a time, and the digests of the sessions.
 

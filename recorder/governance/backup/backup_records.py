@@ -73,7 +73,7 @@ def read_backup_records(data: Path) -> list[BackupRecord]:
 
 
 def list_old_backups(data: Path) -> list[BackupRecord]:
-    """Return the backups of 30 days or more that are still there, or whose location does not answer."""
+    """Return the backups of 30 days or more that exist, or whose location does not answer."""
     oldest = clock.now() - timedelta(days=LONGEST_DAYS)
     return [
         record

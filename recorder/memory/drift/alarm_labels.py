@@ -26,7 +26,7 @@ from recorder.webhooks.outbox import encode_outbox_event
 def replace_unshared_alarm_labels(
     db: DbSession, scope: GraphScope, session_ids: Collection[str], *, unnamed: Collection[str] = ()
 ) -> int:
-    """Replace labels in a graph's alarms whose texts too few sessions share once some sessions leave.
+    """Replace labels in a graph's alarms whose texts too few of the remaining sessions share.
 
     Call it before the texts of these sessions are deleted.
 

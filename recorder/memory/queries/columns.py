@@ -272,10 +272,10 @@ class SessionColumnLookup:
 
 def make_session_lookup(columns: GraphColumns) -> SessionColumnLookup:
     """Return the look-up of a graph; made once for each version."""
-    return columns.derive("lookup", _make_lookup)
+    return columns.derive("lookup", _index_columns_by_session)
 
 
-def _make_lookup(columns: GraphColumns) -> SessionColumnLookup:
+def _index_columns_by_session(columns: GraphColumns) -> SessionColumnLookup:
     rows = np.flatnonzero(columns.current())
     rows = rows[np.argsort(columns.session_id[rows])]
     return SessionColumnLookup(columns.session_id[rows], rows)

@@ -84,8 +84,8 @@ def _choose_node_columns(view: GraphView, column_of: Mapping[str, int]) -> dict[
             going[edge.source][edge.target] = edge.sessions
             coming[edge.target][edge.source] = edge.sessions
     wanted: dict[str, float] = {node_id: float(column) for node_id, column in column_of.items()}
-    others = [node.node_id for node in view.nodes if node.node_id not in column_of]
-    order = _order_nodes_outwards(others, coming, going, wanted)
+    side_nodes = [node.node_id for node in view.nodes if node.node_id not in column_of]
+    order = _order_side_nodes(side_nodes, set(wanted), coming, going)
     # A node hangs on those placed before it, so that nodes in a circle do not push each other along.
     rank = {node_id: index for index, node_id in enumerate([*column_of, *order])}
     for _ in range(6):
@@ -112,19 +112,26 @@ def _close_column_gaps(wanted: Mapping[str, float]) -> dict[str, float]:
     return {node_id: closed[column] for node_id, column in wanted.items()}
 
 
-def _order_nodes_outwards(
-    others: list[str],
-    coming: Mapping[str, Mapping[str, int]],
-    going: Mapping[str, Mapping[str, int]],
-    wanted: Mapping[str, float],
+def _order_side_nodes(
+    side_nodes: list[str],
+    path_nodes: set[str],
+    incoming: Mapping[str, Mapping[str, int]],
+    outgoing: Mapping[str, Mapping[str, int]],
 ) -> list[str]:
-    """Return the nodes beside the path, each after the one that most binds it to those before."""
+    """Return the nodes beside the common path in the order in which they are placed.
+
+    Next comes the node that most sessions take from or to the nodes placed by then.
+    """
     order: list[str] = []
-    placed = set(wanted)
-    waiting = list(others)
+    placed = path_nodes.copy()
+    waiting = side_nodes.copy()
     while waiting:
         ties = {
-            node_id: sum(n for end, n in (*coming[node_id].items(), *going[node_id].items()) if end in placed)
+            node_id: sum(
+                sessions
+                for neighbour, sessions in (*incoming[node_id].items(), *outgoing[node_id].items())
+                if neighbour in placed
+            )
             for node_id in waiting
         }
         following = max(waiting, key=lambda node_id: (ties[node_id], node_id))

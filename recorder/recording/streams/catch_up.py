@@ -138,7 +138,7 @@ class StreamStart:
     after: int | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def replays_session(self) -> bool:
         """Return whether the stream replays its session from the start."""
         return self.is_from_start and self.after is None
 

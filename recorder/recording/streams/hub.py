@@ -128,14 +128,14 @@ class Hub:
         if self._is_closed:
             raise Unavailable("The service is about to restart and")
         with ExitStack() as held:
-            if start.is_whole:
+            if start.replays_session:
                 held.enter_context(self._whole_reads.hold(caller))
             opening = await self._run_transaction(
                 lambda db: find_stream_opening(db, caller, session_id, start)
             )
             if opening.is_over and start.after is not None:
                 return None
-            if opening.is_long and not start.is_whole:
+            if opening.is_long and not start.replays_session:
                 held.enter_context(self._whole_reads.hold(caller))
             feed = self._feeds.get(session_id)
             if feed is None:

@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Create all tables of the first release."""
     op.create_table(
         "audit_entries",
         sa.Column("workspace_id", sa.String(), nullable=False),

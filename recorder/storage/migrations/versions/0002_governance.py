@@ -10,6 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
+    """Create the tables of holds, purges, erasures and exported sessions, and add what expiry needs."""
     op.create_table(
         "holds",
         sa.Column("workspace_id", sa.String(), nullable=False),

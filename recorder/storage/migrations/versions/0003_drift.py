@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; rows of an earlier release have none."""
+    """Add `drift_states.changes`; rows of an earlier release have none."""
     op.add_column("drift_states", sa.Column("changes", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the column."""
+    """Drop `drift_states.changes`."""
     op.drop_column("drift_states", "changes")

@@ -13,7 +13,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add columns and table; the policies in force give the first replacements."""
+    """Add the key and nodes of open erasures, and fill `mask_replacements` from the policies in force."""
     with op.batch_alter_table("erasures") as batch_op:
         batch_op.add_column(sa.Column("open_key", sa.String(), nullable=True))
         batch_op.add_column(sa.Column("nodes", sa.JSON(), nullable=True))
@@ -45,7 +45,7 @@ def _read_replacements() -> Iterator[tuple[str, str]]:
 
 
 def downgrade() -> None:
-    """Drop the columns and the table."""
+    """Drop `mask_replacements`, and the key and nodes of open erasures."""
     op.drop_table("mask_replacements")
     with op.batch_alter_table("erasures") as batch_op:
         batch_op.drop_constraint("uq_erasures_open_key")

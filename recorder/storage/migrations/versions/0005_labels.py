@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the table; labels that quote a page become empty until sessions share a text again."""
+    """Create `graph_labels`; labels that quote a page become empty until sessions share a text again."""
     op.create_table(
         "graph_labels",
         sa.Column("workspace_id", sa.String(), nullable=False),
@@ -30,5 +30,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the table."""
+    """Drop `graph_labels`."""
     op.drop_table("graph_labels")

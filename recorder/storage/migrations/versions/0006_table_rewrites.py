@@ -10,12 +10,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; open erasures wait for their tables too."""
+    """Add `erasures.stale_tables`; open erasures wait for their tables too."""
     with op.batch_alter_table("erasures") as batch_op:
         batch_op.add_column(sa.Column("stale_tables", sa.String(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the column."""
+    """Drop `erasures.stale_tables`."""
     with op.batch_alter_table("erasures") as batch_op:
         batch_op.drop_column("stale_tables")

@@ -12,7 +12,7 @@ _TIME = sa.DateTime(timezone=True)
 
 
 def upgrade() -> None:
-    """Create the tables."""
+    """Create `replays`, `replay_steps` and `recoveries` with their indexes."""
     op.create_table(
         "replays",
         sa.Column("id", sa.String(), nullable=False),
@@ -101,7 +101,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the tables."""
+    """Drop `recoveries`, `replay_steps` and `replays`."""
     op.drop_table("recoveries")
     op.drop_table("replay_steps")
     op.drop_table("replays")

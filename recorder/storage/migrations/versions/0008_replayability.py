@@ -14,7 +14,7 @@ _WAITING = sa.text(
 
 
 def upgrade() -> None:
-    """Add the columns; sessions that are sealed by now wait for their value too."""
+    """Add `sessions.replayability` and what waits for it; sessions that are sealed by now wait too."""
     with op.batch_alter_table("sessions") as batch_op:
         batch_op.add_column(sa.Column("replayability", sa.Float(), nullable=True))
         batch_op.add_column(sa.Column("replayability_at", sa.DateTime(timezone=True), nullable=True))
@@ -30,7 +30,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the columns."""
+    """Drop `sessions.replayability`, its time and index, and `exports.awaited_sessions`."""
     with op.batch_alter_table("exports") as batch_op:
         batch_op.drop_column("awaited_sessions")
     op.drop_index("ix_sessions_to_replay", table_name="sessions")

@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; recoveries whose live attempt is still there went live."""
+    """Add the counts of searches, and `recoveries.went_live`, set where a live attempt is still there."""
     for table in ("replays", "recoveries"):
         op.add_column(table, sa.Column("searches", sa.Integer(), server_default="0", nullable=False))
     op.add_column(
@@ -23,7 +23,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the columns."""
+    """Drop the counts of searches and `recoveries.went_live`."""
     op.drop_column("recoveries", "went_live")
     for table in ("recoveries", "replays"):
         op.drop_column(table, "searches")

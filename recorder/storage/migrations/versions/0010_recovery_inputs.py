@@ -10,12 +10,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; recoveries of earlier releases have no inputs."""
+    """Add the inputs of recoveries; recoveries of earlier releases have none."""
     op.add_column("recoveries", sa.Column("input_names", sa.JSON(), nullable=True))
     op.add_column("recoveries", sa.Column("input_values", sa.LargeBinary(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the columns."""
+    """Drop the inputs of recoveries."""
     op.drop_column("recoveries", "input_values")
     op.drop_column("recoveries", "input_names")

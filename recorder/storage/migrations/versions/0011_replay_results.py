@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column and its index; results of earlier releases are not copied."""
+    """Add `replays.result_key` and its index; results of earlier releases are not copied."""
     op.add_column("replays", sa.Column("result_key", sa.String(), nullable=True))
     has_key = sa.text("result_key IS NOT NULL")
     op.create_index(
@@ -19,6 +19,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop both."""
+    """Drop `replays.result_key` and its index."""
     op.drop_index("ix_replays_result", "replays")
     op.drop_column("replays", "result_key")

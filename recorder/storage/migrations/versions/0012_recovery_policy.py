@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; recoveries of earlier releases have the default policy."""
+    """Add `recoveries.policy`; recoveries of earlier releases have the default policy."""
     op.add_column("recoveries", sa.Column("policy", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the column."""
+    """Drop `recoveries.policy`."""
     op.drop_column("recoveries", "policy")

@@ -15,7 +15,7 @@ _IS_SWEEP = _LEASES.c.name == "seal-sweep"
 
 
 def upgrade() -> None:
-    """Create the table with the sessions of a run that was killed."""
+    """Create `sweeps` with the sessions of a run that was killed."""
     sweeps = op.create_table(
         "sweeps",
         sa.Column("session_id", sa.String(), nullable=False),
@@ -28,7 +28,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the table, and name its sessions in a lease."""
+    """Drop `sweeps`, and name its sessions in a lease."""
     session_ids = op.get_bind().scalars(sa.text("SELECT session_id FROM sweeps ORDER BY session_id")).all()
     if session_ids:
         owner = json.dumps(session_ids)

@@ -18,7 +18,7 @@ _INDEXES = {
 
 
 def upgrade() -> None:
-    """Create both indexes."""
+    """Create the indexes of dry replays to run and of replays that wait for a decision."""
     for name, (last, condition) in _INDEXES.items():
         where = sa.text(condition)
         op.create_index(
@@ -27,6 +27,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the indexes of dry replays to run and of replays that wait for a decision."""
     for name in _INDEXES:
         op.drop_index(name, table_name="replays")

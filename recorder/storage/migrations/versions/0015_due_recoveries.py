@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, set it where an attempt is under way, and create the index."""
+    """Add `recoveries.attempt_is_open`, set where an attempt is under way, and index the others."""
     op.add_column(
         "recoveries", sa.Column("attempt_is_open", sa.Boolean(), server_default=sa.false(), nullable=False)
     )
@@ -29,6 +29,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop both."""
+    """Drop `recoveries.attempt_is_open` and its index."""
     op.drop_index("ix_recoveries_due", table_name="recoveries")
     op.drop_column("recoveries", "attempt_is_open")

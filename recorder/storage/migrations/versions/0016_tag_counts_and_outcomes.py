@@ -13,7 +13,7 @@ _HAS_CHANGED = sa.text("outcome_version IS NOT NULL")
 
 
 def upgrade() -> None:
-    """Add the columns and indexes, count the tags, and delete the rows that an outcome was replaced in."""
+    """Count the tags of sessions, replace the indexes of tags, and keep outcomes of a graph in place."""
     op.add_column("sessions", sa.Column("tag_count", sa.Integer(), server_default="0", nullable=False))
     op.execute(
         "UPDATE sessions SET tag_count = (SELECT count(*) FROM tags WHERE tags.session_id = sessions.id) "
@@ -40,7 +40,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the columns and indexes."""
+    """Restore the indexes of tags, and drop the counts of tags and the columns for changed outcomes."""
     op.drop_index("ix_graph_session_paths_outcome", table_name=_PATHS)
     op.drop_column(_PATHS, "earlier_outcome")
     op.drop_column(_PATHS, "outcome_version")

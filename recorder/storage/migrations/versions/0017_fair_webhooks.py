@@ -12,7 +12,7 @@ _WHERE = sa.text("dispatched_at IS NULL")
 
 
 def upgrade() -> None:
-    """Create the index again with the workspace, and add the columns."""
+    """Index pending outbox events by workspace, and add the counts of skipped events to webhooks."""
     op.drop_index("ix_outbox_pending", table_name="outbox")
     op.create_index(
         "ix_outbox_pending",
@@ -27,7 +27,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Create the index as it was, and drop the columns."""
+    """Index pending outbox events by id, and drop the counts of skipped events."""
     for name in ("skipped_last_at", "skipped_first_at", "skipped_count"):
         op.drop_column("webhooks", name)
     op.drop_index("ix_outbox_pending", table_name="outbox")

@@ -19,7 +19,7 @@ _HOT = "is_hot AND status = 'sealed'"
 
 
 def upgrade() -> None:
-    """Create the indexes of purges, and that of the sweep by workspace."""
+    """Create the indexes of open purges, and index the sessions to sweep by workspace."""
     for name, (columns, condition) in _PURGES.items():
         _create_index(name, "purges", columns=columns, condition=condition)
     op.drop_index(_SWEEP, table_name="sessions")
@@ -30,7 +30,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Restore the index of the sweep, and drop those of purges."""
+    """Restore the index of sessions to sweep, and drop those of open purges."""
     op.drop_index(_SWEEP, table_name="sessions")
     _create_index(_SWEEP, "sessions", columns=["sealed_at"], condition=_HOT)
     for name in _PURGES:

@@ -12,7 +12,7 @@ _AUDIT = {"action": "action", "actor": "actor_id", "resource": "resource_id"}
 
 
 def upgrade() -> None:
-    """Add the counter, store policies that mask nothing as null, and create the indexes."""
+    """Add `workspaces.workflow_policy_version`, store empty policies as null, and index what is looked up."""
     op.add_column(
         "workspaces",
         sa.Column("workflow_policy_version", sa.BigInteger(), server_default="0", nullable=False),
@@ -38,7 +38,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the indexes of policies, audit entries and graphs, and `workspaces.workflow_policy_version`."""
     for name in _AUDIT:
         op.drop_index(f"ix_audit_entries_{name}", table_name="audit_entries")
     op.drop_index("ix_graph_versions_first", table_name="graph_versions")

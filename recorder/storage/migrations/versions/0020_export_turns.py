@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns, and create the index."""
+    """Add the times of recounts and tries, and index open exports."""
     op.add_column("exports", sa.Column("awaited_counted_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column("export_recipes", sa.Column("tried_at", sa.DateTime(timezone=True), nullable=True))
     where = sa.text("completed_at IS NULL")
@@ -20,7 +20,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop all three."""
+    """Drop the index of open exports, and the times of recounts and tries."""
     op.drop_index("ix_exports_open", table_name="exports")
     op.drop_column("export_recipes", "tried_at")
     op.drop_column("exports", "awaited_counted_at")

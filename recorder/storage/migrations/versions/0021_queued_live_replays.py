@@ -10,7 +10,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the index."""
+    """Create the index of waiting live replays."""
     where = sa.text("sandbox = 'live' AND status = 'queued' AND finished_at IS NULL")
     op.create_index(
         "ix_replays_live_queued",
@@ -22,5 +22,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the index of waiting live replays."""
     op.drop_index("ix_replays_live_queued", table_name="replays")

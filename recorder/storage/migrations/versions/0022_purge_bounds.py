@@ -17,7 +17,7 @@ _NODES = sa.table("erasure_nodes", sa.column("erasure_id"), sa.column("node_id")
 
 
 def upgrade() -> None:
-    """Create the index, the table with the nodes of open erasures, and the columns of the second search."""
+    """Create `erasure_nodes`, index seal batches, and add the columns of an erasure's second search."""
     op.create_index("ix_seal_batches_created", "seal_batches", ["workspace_id", "mode", "created_at"])
     op.create_table(
         "erasure_nodes",
@@ -36,7 +36,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop the index and the columns, and move the nodes to their erasures."""
+    """Drop the index and the columns, and move the rows of `erasure_nodes` to their erasures."""
     with op.batch_alter_table("erasures") as batch_op:
         batch_op.drop_column("second_search_at")
         batch_op.drop_column("newest_id")

@@ -10,12 +10,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the columns; attempts of earlier releases show the URL of their webhook."""
+    """Add `webhook_deliveries.request_url` and `session_metadata.source_hashes`, empty for earlier rows."""
     op.add_column("webhook_deliveries", sa.Column("request_url", sa.String(), nullable=True))
     op.add_column("session_metadata", sa.Column("source_hashes", sa.JSON(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop both."""
+    """Drop `session_metadata.source_hashes` and `webhook_deliveries.request_url`."""
     op.drop_column("session_metadata", "source_hashes")
     op.drop_column("webhook_deliveries", "request_url")

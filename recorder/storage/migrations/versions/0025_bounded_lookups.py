@@ -13,7 +13,7 @@ _LIVE_RUNNING = "sandbox = 'live' AND status = 'running' AND finished_at IS NULL
 
 
 def upgrade() -> None:
-    """Create the indexes; that of pending events also has their column, so that SQLite reads it alone."""
+    """Index exports by dataset and running live replays; the index of pending events covers its condition."""
     _create_partial_index(
         "ix_exports_dataset", table="exports", columns=_DATASET, condition="expired_at IS NULL"
     )
@@ -22,7 +22,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them, and the column."""
+    """Restore the index of pending events, and drop those of datasets and running live replays."""
     _replace_outbox_index(["workspace_id", "id"])
     op.drop_index("ix_replays_live_running", table_name="replays")
     op.drop_index("ix_exports_dataset", table_name="exports")

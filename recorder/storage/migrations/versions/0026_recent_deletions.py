@@ -10,12 +10,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the index."""
+    """Create the index of sessions by the time of their deletion."""
     where = sa.text("deleted_at IS NOT NULL")
     columns = ["workspace_id", "mode", "deleted_at", "id"]
     op.create_index("ix_sessions_deleted", "sessions", columns, sqlite_where=where, postgresql_where=where)
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the index of sessions by the time of their deletion."""
     op.drop_index("ix_sessions_deleted", table_name="sessions")

@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column."""
+    """Add `deployment.rewritten_at`."""
     op.add_column("deployment", sa.Column("rewritten_at", sa.DateTime(timezone=True), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop `deployment.rewritten_at`."""
     op.drop_column("deployment", "rewritten_at")

@@ -9,10 +9,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create the index."""
+    """Create the index of a session's frames by picture."""
     op.create_index("ix_frames_picture", "frames", ["session_id", "sha256"], if_not_exists=True)
 
 
 def downgrade() -> None:
-    """Drop it."""
+    """Drop the index of a session's frames by picture."""
     op.drop_index("ix_frames_picture", "frames")

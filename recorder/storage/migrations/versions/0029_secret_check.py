@@ -10,10 +10,10 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; the next start fills it."""
+    """Add `deployment.secret_check`; the next start fills it."""
     op.add_column("deployment", sa.Column("secret_check", sa.String(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the column."""
+    """Drop `deployment.secret_check`."""
     op.drop_column("deployment", "secret_check")
