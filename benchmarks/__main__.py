@@ -27,6 +27,7 @@ from benchmarks import (
     live_steps,
     masking,
     memory_queries,
+    memory_rebuild,
     miniwob,
     mlflow_peer,
     neighbours,
@@ -70,6 +71,7 @@ class Name(StrEnum):
     NEIGHBOURS = "neighbours"
     SLOW_BODIES = "slow-bodies"
     MEMORY_QUERIES = "memory-queries"
+    MEMORY_REBUILD = "memory-rebuild"
     WEBHOOKS = "webhooks"
     STREAMS = "streams"
     DRIFT = "drift"
@@ -108,6 +110,7 @@ _MEASURES: dict[Name, Callable[..., list[Figure]]] = {
     Name.NEIGHBOURS: neighbours.measure,
     Name.SLOW_BODIES: slow_bodies.measure,
     Name.MEMORY_QUERIES: memory_queries.measure,
+    Name.MEMORY_REBUILD: memory_rebuild.measure,
     Name.WEBHOOKS: webhooks.measure,
     Name.STREAMS: streams.measure,
     Name.DRIFT: drift.measure,
@@ -136,6 +139,7 @@ _ON_DEMAND = (
     Name.MLFLOW,
     Name.PROCESS_MINING,
     Name.MEMORY,
+    Name.MEMORY_REBUILD,
     Name.CLUSTERINGS,
     Name.EXPORTS,
     Name.EXPORTS_MEMORY,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sqlalchemy import insert, text
 from sqlmodel import Session as DbSession
 
 from benchmarks.figure_reports import Figure, at_most, quantile
-from benchmarks.memory.planted import PlantedSession, plant
+from benchmarks.memory.planted import PlantedSession, plant_sessions
 from benchmarks.seeds import new_settings
 from benchmarks.servers import Server, serving
 from recorder import clock, ids
@@ -157,25 +158,25 @@ def fill(settings: Settings, count: int) -> Filled:
         now = clock.now()
         db.add(WorkflowRow(**_place(scope), session_count=count, created_at=now, updated_at=now))
     indexer = GraphIndexer()
-    planted = plant(count, seed=3).sessions
-    rows = list(_rows(scope, planted))
-    for begin in range(0, count, _AT_ONCE):
-        part = slice(begin, begin + _AT_ONCE)
+    session_ids: list[str] = []
+    planted = _plant_rows(scope, count)
+    while batch := list(islice(planted, _AT_ONCE)):
         with runtime.database.transaction(write=True) as db:
-            _add(db, indexer, list(zip(planted[part], rows[part], strict=True)))
+            _add(db, indexer, batch)
+        session_ids += [row.id for _, row in batch]
     with runtime.database.transaction(write=True) as db:
         db.connection().execute(text("ANALYZE"))
     runtime.close()
-    return Filled(made.key, scope, [row.id for row in rows[:: max(1, count // 1_000)]])
+    return Filled(made.key, scope, session_ids[:: max(1, count // 1_000)])
 
 
-def _rows(scope: GraphScope, planted: Sequence[PlantedSession]) -> Iterator[SessionRow]:
+def _plant_rows(scope: GraphScope, count: int) -> Iterator[tuple[PlantedSession, SessionRow]]:
     first = clock.now() - timedelta(days=60)
-    step = timedelta(days=60) / len(planted)
+    step = timedelta(days=60) / count
     rng = random.Random(11)
-    for number, session in enumerate(planted):
+    for number, session in enumerate(plant_sessions(count, seed=3)):
         moment = clock.truncate_to_ms(first + number * step)
-        yield SessionRow(
+        row = SessionRow(
             **_place(scope),
             id=f"ses_{ids.encode_ulid((clock.to_ms(moment) << 80) | rng.getrandbits(80))}",
             status="sealed",
@@ -191,6 +192,7 @@ def _rows(scope: GraphScope, planted: Sequence[PlantedSession]) -> Iterator[Sess
             lake_date=moment.strftime("%Y-%m-%d"),
             is_hot=False,
         )
+        yield session, row
 
 
 def _add(db: DbSession, indexer: GraphIndexer, batch: Sequence[tuple[PlantedSession, SessionRow]]) -> None:

@@ -14,7 +14,7 @@ from recorder.memory.graph.paths import PathIndex
 from recorder.memory.steps.session_steps import Step
 from recorder.tenant import GraphScope, Tenant
 
-_LARGE, _QUICK_LARGE = 100_000, 20_000
+_LARGE, _QUICK_LARGE = 200_000, 20_000
 _BATCH, _ROUNDS = 1_000, 5
 _VARIANTS, _QUICK_VARIANTS = 5_000, 1_000
 _SCOPE = GraphScope(Tenant("wsp_benchmark", "live"), "benchmark")
@@ -23,7 +23,7 @@ Sessions = dict[str, Sequence[Step]]
 
 
 def measure(*, quick: bool = False) -> list[Figure]:
-    """Return milliseconds for 1,000 sessions into 100,000, and for grouping 5,000 variants."""
+    """Return milliseconds for 1,000 sessions into 200,000, and for grouping 5,000 variants."""
     large = _QUICK_LARGE if quick else _LARGE
     planted = plant(large + _ROUNDS * _BATCH)
     sessions: Sessions = {session.session_id: session.steps for session in planted.sessions}

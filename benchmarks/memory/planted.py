@@ -74,9 +74,16 @@ def plant(sessions: int = 10_000, *, seed: int = 0) -> Planted:
 
     Args:
         sessions: how many, up to some 100,000.
+        seed: of all draws.
     """
     planter = _Planter(seed)
     return Planted(planter.paths, [planter.session(index) for index in range(sessions)])
+
+
+def plant_sessions(sessions: int, *, seed: int = 0) -> Iterator[PlantedSession]:
+    """Yield the sessions of `plant` one by one, for workflows that take too much memory at once."""
+    planter = _Planter(seed)
+    return map(planter.session, range(sessions))
 
 
 def step_label(step: int) -> str:
