@@ -371,7 +371,7 @@ class Lake:
         """Delete old entries of a table's log; see `lake_cleanup.clean_up_lake_log`.
 
         Raises:
-            Unavailable: if the store does not answer.
+            Unavailable: if the store does not answer, or other processes write checkpoints all the time.
         """
         with convert_lake_table_errors():
             return clean_up_lake_log(self.stored_table(kind, tenant), grace=self._times.log_entries)

@@ -158,6 +158,9 @@ def clean_up_lake_log(
         kept_since: versions since then stay readable; None keeps the newest version alone.
         grace: entries that are younger stay.
         check: called before each entry is deleted; it raises to stop.
+
+    Raises:
+        Unavailable: if other processes write checkpoints all the time.
     """
     table = stored.open()
     if table is None:
@@ -179,10 +182,7 @@ def clean_up_lake_log(
     for path in old:
         check()
         _delete_dead_file(store, path)
-    for info in store.get_file_info(pa_fs.FileSelector("")):
-        # Of a process that was killed while it wrote a checkpoint.
-        if info.base_name.startswith("_checkpoint-") and info.mtime < clock.now() - _ABANDONED_AFTER:
-            store.delete_dir(info.path)
+    stored.delete_unfinished_checkpoints()
     return len(old)
 
 

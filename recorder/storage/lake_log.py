@@ -8,15 +8,18 @@ import fcntl
 import logging
 import os
 import re
+import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import orjson
 from deltalake import DeltaTable
 
+from recorder.errors import Unavailable
 from recorder.ids import new_id
 from recorder.storage.durable_files import make_durable_folder, sync_path_to_disk
 
@@ -26,6 +29,10 @@ _ENTRY = re.compile(r"(\d{20})\.json")
 CHECKPOINT_NAME = re.compile(r"(\d{20})\.checkpoint.*\.parquet")
 #: Member of a commit's entry with the number of its actions: it shows an entry that was cut after a line.
 ACTIONS_MEMBER = "recorderActions"
+#: Folder in which a checkpoint is written, beside the log.
+_CHECKPOINT_FOLDER = "_checkpoint-"
+#: Attempts to find no process at work on a checkpoint, and the pause between two of them.
+_LOCK_ATTEMPTS, _LOCK_PAUSE_S = 20, 0.05
 
 
 class LocalLog:
@@ -35,6 +42,7 @@ class LocalLog:
         self.table = table
         self._checkpoint_every = checkpoint_every
         self._folder = table / "_delta_log"
+        self._checkpoint_lock = self._folder / "_checkpoint.lock"
         self._lock = threading.Lock()
         #: Newest version up to which every entry is known to be complete; None before the first check.
         self._complete_version: int | None = None
@@ -123,7 +131,10 @@ class LocalLog:
             self._checkpoint = self._list_versions()[1]
         if version < self._checkpoint + every:
             return
-        with tempfile.TemporaryDirectory(prefix="_checkpoint-", dir=self.table) as aside:
+        with (
+            _lock_lake_log(self._checkpoint_lock, fcntl.LOCK_SH),
+            tempfile.TemporaryDirectory(prefix=_CHECKPOINT_FOLDER, dir=self.table) as aside,
+        ):
             copy = Path(aside) / "_delta_log"
             copy.mkdir()
             newest = self._checkpoint
@@ -143,6 +154,24 @@ class LocalLog:
                 sync_path_to_disk(self._folder)
         self._checkpoint = version
         DeltaTable(self.table).cleanup_metadata()
+
+    def delete_unfinished_checkpoints(self) -> None:
+        """Delete what killed processes left of checkpoints: copies of entries, which name deleted rows.
+
+        Raises:
+            Unavailable: if other processes write checkpoints all the time.
+        """
+        for attempt in range(_LOCK_ATTEMPTS):
+            if attempt:
+                time.sleep(_LOCK_PAUSE_S)
+            with (
+                suppress(BlockingIOError),
+                _lock_lake_log(self._checkpoint_lock, fcntl.LOCK_EX | fcntl.LOCK_NB),
+            ):
+                for folder in self.table.glob(f"{_CHECKPOINT_FOLDER}*"):
+                    shutil.rmtree(folder)
+                return
+        raise Unavailable("the log of a lake table")
 
     def _make_entry_path(self, version: int) -> Path:
         return self._folder / f"{version:020}.json"
@@ -178,7 +207,7 @@ def _is_complete_entry(data: bytes) -> bool:
 
 
 @contextmanager
-def _lock_lake_log(path: Path) -> Iterator[None]:
+def _lock_lake_log(path: Path, kind: int = fcntl.LOCK_EX) -> Iterator[None]:
     with path.open("ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        fcntl.flock(file, kind)
         yield

@@ -229,6 +229,15 @@ class LakeTable:
         table.create_checkpoint()
         return table.version()
 
+    def delete_unfinished_checkpoints(self) -> None:
+        """Delete what killed processes left of checkpoints; object stores get each in one write.
+
+        Raises:
+            Unavailable: if other processes write checkpoints all the time.
+        """
+        if self._log is not None:
+            self._log.delete_unfinished_checkpoints()
+
 
 class LakeAhead(Conflict):
     """The lake holds later batches of this lane: another run committed, or the database is an older copy."""

@@ -265,7 +265,7 @@ def pages_of_tables(runtime: Runtime) -> Iterator[tuple[str, str]]:
         ((folder,),) = connection.execute("SHOW data_directory").fetchall()
     for path in sorted(Path(folder).rglob("*")):
         if path.is_file() and "pg_wal" not in path.parts:
-            yield from (("pages", text) for text in texts_of_file(path))
+            yield from ((f"pages/{path.relative_to(folder)}", text) for text in texts_of_file(path))
 
 
 def require_found(caller: Caller, people: People, locations_by_word: Mapping[str, set[str]]) -> None:

@@ -1,5 +1,6 @@
 """Maintenance of a lake table: rows are kept, unused files are deleted, and reads under way go on."""
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -160,14 +161,27 @@ def test_a_version_of_last_evening_stays_readable(lake: Lake) -> None:
     assert lake.scan(*PLACE, version=kept).collect().height == 9
 
 
-def test_a_checkpoint_that_another_process_writes_is_left_and_that_of_a_killed_one_goes(lake: Lake) -> None:
+def test_what_a_killed_process_left_of_a_checkpoint_goes_with_the_log(lake: Lake) -> None:
     fill(lake, 1, 3)
-    young, killed = (folder(lake) / f"_checkpoint-{name}" for name in ("young", "killed"))
-    for path in (young, killed):
-        path.mkdir()
-    os.utime(killed, (time.time() - 2 * 86_400,) * 2)
+    killed = folder(lake) / "_checkpoint-killed"
+    (killed / "_delta_log").mkdir(parents=True)
+    os.link(folder(lake) / "_delta_log" / f"{0:020}.json", killed / "_delta_log" / f"{0:020}.json")
     lake.clean_log(*PLACE)
-    assert young.exists() and not killed.exists()
+    assert not killed.exists()
+
+
+def test_a_checkpoint_that_another_process_writes_is_left_and_the_log_is_not_clean_yet(lake: Lake) -> None:
+    fill(lake, 1, 3)
+    lake.clean_log(*PLACE)
+    written = folder(lake) / "_checkpoint-written"
+    written.mkdir()
+    with (folder(lake) / "_delta_log" / "_checkpoint.lock").open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        with pytest.raises(Unavailable):
+            lake.clean_log(*PLACE)
+        assert written.exists()
+    lake.clean_log(*PLACE)
+    assert not written.exists()
 
 
 def test_removals_are_known_from_checkpoints_too(lake: Lake) -> None:
