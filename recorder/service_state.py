@@ -43,7 +43,7 @@ class Backlog:
 
 
 def count_backlog(db: DbSession) -> Backlog:
-    """Count unfinished objects; every count reads an index or few rows."""
+    """Count the exports, events and deliveries that are unfinished; each count reads an index or few rows."""
     exports = (
         select(ExportRow.status, func.count())
         .where(col(ExportRow.status).in_(OPEN_STATUSES))

@@ -56,7 +56,7 @@ def parse(body: bytes, *, part: str | None = None) -> Any:
         value = json.loads(
             text,
             object_pairs_hook=_make_json_object,
-            parse_constant=_refuse_constant,
+            parse_constant=_refuse_nan_or_infinity,
             parse_int=_parse_json_int,
             parse_float=_parse_json_float,
         )
@@ -103,7 +103,7 @@ def _make_json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _refuse_constant(_: str) -> NoReturn:
+def _refuse_nan_or_infinity(name: str) -> NoReturn:
     raise _WrongToken(_describe_constant)
 
 

@@ -159,7 +159,7 @@ class LargeBody(BoundedBody):
             raise Overloaded
         if message["type"] == "http.request" and not message.get("more_body", False):
             self.is_complete = True
-            self._memory.remove_arriving(self._owner, self)
+            self._memory.remove_arriving_body(self._owner, self)
             if self._announced is None and self._charge is not None:
                 self._charge.refund(self.reserved - self._received)
             if self._check_again is not None and time.monotonic() - self._admitted_at > TRUSTED_S:
@@ -174,7 +174,7 @@ class LargeBody(BoundedBody):
 
     def release(self) -> None:
         """Release the memory and what holds the request; further calls have no effect."""
-        self._memory.remove_arriving(self._owner, self)
+        self._memory.remove_arriving_body(self._owner, self)
         self._memory.release(self._owner, self.reserved)
         self.reserved = 0
         self._charge = self._check_again = self._reading = None
@@ -188,4 +188,4 @@ class LargeBody(BoundedBody):
         if count:  # a server that passes on more than was announced is bounded by the limit alone
             await self._memory.reserve(self._owner, count)
         self.reserved += count
-        self._memory.add_arriving(self._owner, self)
+        self._memory.add_arriving_body(self._owner, self)

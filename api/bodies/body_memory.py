@@ -104,12 +104,12 @@ class BodyMemory:
             loop = asyncio.get_running_loop()
             self._returning = loop.call_later(self.return_after_s, self._return_memory, loop)
 
-    def add_arriving(self, owner: str, body: BodyHoldingMemory) -> None:
-        """Add a body that holds memory and may be ended, unless it was added before."""
+    def add_arriving_body(self, owner: str, body: BodyHoldingMemory) -> None:
+        """Register a body that still arrives: it may be refused to free its memory. Once is enough."""
         self._arriving.setdefault(owner, {})[body] = None
 
-    def remove_arriving(self, owner: str, body: BodyHoldingMemory) -> None:
-        """Remove a body that is complete or refused, if it was added."""
+    def remove_arriving_body(self, owner: str, body: BodyHoldingMemory) -> None:
+        """Forget a body that is complete or refused, if it was registered."""
         self._ending.discard(body)
         bodies = self._arriving.get(owner)
         if bodies is not None:
@@ -129,7 +129,7 @@ class BodyMemory:
             if missing <= 0:
                 return
             missing -= body.reserved
-            self.remove_arriving(most, body)
+            self.remove_arriving_body(most, body)
             self._ending.add(body)
             body.end()
 

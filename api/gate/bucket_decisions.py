@@ -102,8 +102,8 @@ class CallerPlan(BucketPlan):
         self.of_key, self.of_workspace = counts
         self.most_of_key, self.most_of_workspace = tier.requests_per_key, tier.requests_per_workspace
 
-    def begin(self) -> None:
-        """Count a request as running, until `end`.
+    def begin_request(self) -> None:
+        """Count a running request of the caller, until `end_request`.
 
         Raises:
             RateLimited: if the key or the workspace has as many running requests as its tier admits.
@@ -115,8 +115,8 @@ class CallerPlan(BucketPlan):
         self.of_key.count += 1
         self.of_workspace.count += 1
 
-    def end(self) -> None:
-        """Count the request no longer."""
+    def end_request(self) -> None:
+        """Stop counting a request that `begin_request` counted."""
         self.of_key.count -= 1
         self.of_workspace.count -= 1
 
@@ -146,7 +146,7 @@ async def decide_by_token_buckets(
     store: TokenBucketStore, plan: BucketPlan, *, cost: Cost = 1.0
 ) -> BucketDecision:
     """Take tokens from the buckets of a plan; return the decision."""
-    grant = store.take_tokens_now(plan.group, cost=cost)
+    grant = store.take_tokens_without_waiting(plan.group, cost=cost)
     if grant is None:
         grant = await store.take_tokens(plan.group.buckets, cost=cost)
     return make_bucket_decision(plan, grant, cost)

@@ -104,17 +104,17 @@ class RateLimiter:
         """
         key, workspace = plan.of_key, plan.of_workspace
         if key.count >= plan.most_of_key or workspace.count >= plan.most_of_workspace:
-            plan.begin()  # raises
+            plan.begin_request()  # raises
         unpaid = plan.unpaid + body_bytes
         if unpaid < _UNPAID_BYTES:
-            grant = self.callers.take_tokens_now(plan.group)
+            grant = self.callers.take_tokens_without_waiting(plan.group)
             if grant is None:
                 return None
             plan.unpaid = unpaid
             rate_decision = make_bucket_decision(plan, grant)
         else:
             cost = (1.0, 1.0, unpaid, unpaid)
-            grant = self.callers.take_tokens_now(plan.with_bytes.group, cost=cost)
+            grant = self.callers.take_tokens_without_waiting(plan.with_bytes.group, cost=cost)
             if grant is None:
                 return None
             if grant[0]:

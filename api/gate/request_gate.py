@@ -126,7 +126,7 @@ class RequestGate:
         except Exception as error:
             await send_refusal(make_internal_problem_response(error, request_id), scope, receive, answer)
         finally:
-            if plan is not None:  # as `plan.end()`, which takes 0.1 µs more
+            if plan is not None:  # as `plan.end_request()`, which takes 0.1 µs more
                 plan.of_key.count -= 1
                 plan.of_workspace.count -= 1
             if body is not None:
@@ -218,13 +218,13 @@ class RequestGate:
             )
             return None
         plan = self._rate_limiter.plan_of(caller, endpoint)
-        plan.begin()
+        plan.begin_request()
         try:
             _apply_gate_decision(
                 await self._rate_limiter.admit(caller, endpoint, body_bytes=body_bytes), scope
             )
         except BaseException:
-            plan.end()
+            plan.end_request()
             raise
         return plan
 

@@ -85,7 +85,7 @@ def search_next_range(
         LeaseLost: if another run took over.
     """
     with runtime.database.transaction(write=False) as db:
-        searched = _find_next_range(db, row)
+        searched = _find_next_session_range(db, row)
         matches = matcher.find_sessions(db, searched.ids)
     began_s, end = time.monotonic(), searched.last_id
     for start in range(0, len(matches), _CHUNK):
@@ -121,7 +121,7 @@ def _find_newest_purge_request(db: DbSession, workspace_id: str) -> datetime | N
     return db.exec(select(func.max(PurgeRow.requested_at)).where(*of_workspace)).one()
 
 
-def _find_next_range(db: DbSession, row: ErasureRow) -> SearchRange:
+def _find_next_session_range(db: DbSession, row: ErasureRow) -> SearchRange:
     """Return the range of sessions that follows those which were searched."""
     tenant = Tenant(row.workspace_id, row.searched_mode or SEARCHED_MODES[row.mode][0])
     begin = ""

@@ -18,7 +18,7 @@ from recorder.recording.driver_cursor import IngestCursor
 from recorder.recording.event_digests import hash_event_item
 from recorder.recording.event_validation import validate_event_body
 from recorder.recording.ingest_statements import (
-    IngestBatchKey,
+    BatchIdempotencyKey,
     lock_session_for_ingest,
     require_minutes_for_ingest,
     require_recording_for_ingest,
@@ -67,7 +67,7 @@ class EventBatch:
     #: Items that named themselves.
     named: list["NamedItem"]
     body: bytes
-    key: IngestBatchKey | None
+    key: BatchIdempotencyKey | None
     #: Position of its first item, once it is stored.
     first_position: int = 0
     #: Bytes of its items, as JSON.
@@ -99,7 +99,7 @@ class EventBatch:
         skipped = self._store_named(cursor, session) if self.named else 0
         answer = self._insert(cursor, session, skipped=skipped)
         if self.key is not None:
-            self.key.keep(cursor, self.session_id, answer)
+            self.key.store_answer(cursor, self.session_id, answer)
         return answer
 
     def _insert(self, cursor: IngestCursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
@@ -175,7 +175,7 @@ class CheckedBody:
     body: bytes
     items: Sequence[TimedItem | EventItem]
     named: list[tuple[int, str]]
-    key: IngestBatchKey | None
+    key: BatchIdempotencyKey | None
 
 
 def check_event_batch(
@@ -203,7 +203,7 @@ def check_event_batch(
     """
     require_media_type(content_type, JSON, needed="events as application/json")
     items, named = validate_event_body(body) if checked is None else checked
-    key = IngestBatchKey.of("events", batch_key, body, digest_key=caller.digest_key)
+    key = BatchIdempotencyKey.of("events", batch_key, body, digest_key=caller.digest_key)
     return CheckedBody(body, items, named, key)
 
 

@@ -20,7 +20,7 @@ from recorder.models.session import NEVER_CHARGED, SessionRow
 from recorder.recording.driver_cursor import IngestCursor
 from recorder.recording.frame_validation import CheckedFrame, hash_frame_upload, validate_frames
 from recorder.recording.ingest_statements import (
-    IngestBatchKey,
+    BatchIdempotencyKey,
     RepeatedAnswer,
     lock_session_for_ingest,
     require_recording_for_ingest,
@@ -43,7 +43,7 @@ class FrameBatch:
     #: Key of the object that holds the batch, and the position of every picture and snapshot in it.
     object_key: str
     locations: list[tuple[int, int, int | None, int | None]]
-    key: IngestBatchKey | None
+    key: BatchIdempotencyKey | None
     #: How many frames were stored; those sent before are not.
     n: int = 0
     #: Whether an index row points into the object: not so where all was sent before.
@@ -93,7 +93,7 @@ class FrameBatch:
         self.n = len(rows)
         answer = self._answer(len(fresh), frame_count)
         if self.key is not None:
-            self.key.keep(cursor, self.session_id, answer)
+            self.key.store_answer(cursor, self.session_id, answer)
         return answer
 
     def _without_known(self, cursor: IngestCursor, session: tuple[str, str, str]) -> list[int]:
@@ -144,7 +144,7 @@ class FrameBatch:
 
 
 def store_frame_object(
-    blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: IngestBatchKey | None
+    blobs: Blobs, caller: Caller, session_id: str, frames: list[CheckedFrame], key: BatchIdempotencyKey | None
 ) -> FrameBatch:
     """Write pictures and snapshots as one durable object; equal pictures are stored in it once."""
     chunks: list[bytes | memoryview] = []
@@ -241,7 +241,7 @@ class FrameUpload:
             RecorderError: as a check fails.
         """
         frames, digest = self.checked or _check_and_hash_frames(self.items, self.parts)
-        key = IngestBatchKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
+        key = BatchIdempotencyKey.of("frames", self.batch_key, digest, digest_key=self.caller.digest_key)
         with database.transaction(write=False) as db:
             row = find_session(db, self.caller.tenant, self.session_id)
             earlier = _require_storable_upload(db, row, key, frames)
@@ -260,7 +260,7 @@ class CheckedUpload:
     session_id: str
     workflow: str
     frames: list[CheckedFrame]
-    key: IngestBatchKey | None
+    key: BatchIdempotencyKey | None
 
     def store(self, blobs: Blobs, changes: Mapping[int, Changes]) -> FrameBatch:
         """Mask the frames and make their bytes durable; runs in a worker thread.
@@ -277,7 +277,7 @@ class CheckedUpload:
 
 
 def _require_storable_upload(
-    db: DbSession, row: SessionRow, key: IngestBatchKey | None, frames: list[CheckedFrame]
+    db: DbSession, row: SessionRow, key: BatchIdempotencyKey | None, frames: list[CheckedFrame]
 ) -> RepeatedAnswer | None:
     """Refuse an upload that the index would refuse, before its pictures are written; the index checks again.
 

@@ -88,7 +88,7 @@ def reserve_item_positions(
         require_minutes_for_ingest(cursor, session, tier)
     statement = _SQLITE_RESERVE if cursor.is_sqlite else _POSTGRES_RESERVE
     grown = (items, events, frames, event_bytes, frame_bytes, max_t_ms, max_t_ms, charges.now_ms)
-    room = _compute_room_before_ingest(cursor.session_size, events, frames, event_bytes + frame_bytes)
+    room = _compute_limits_before_ingest(cursor.session_size, events, frames, event_bytes + frame_bytes)
     rows = cursor.all(statement, (*grown, *session, cursor.records_replays, *room))
     if not rows:
         require_recording_for_ingest(cursor, session)
@@ -144,16 +144,16 @@ def require_room_for_ingest(
         raise NotFound("session")
     largest, names = cursor.session_size, ("events", "frames", "bytes")
     for name, held, room, limit in zip(
-        names, rows[0], _compute_room_before_ingest(largest, events, frames, size), largest, strict=True
+        names, rows[0], _compute_limits_before_ingest(largest, events, frames, size), largest, strict=True
     ):
         if held > room:
             raise SessionFull(name, limit)
 
 
-def _compute_room_before_ingest(
+def _compute_limits_before_ingest(
     largest: SessionSize, events: int, frames: int, size: int
 ) -> tuple[int, int, int]:
-    """Return how much a session may hold before these items are added; what they do not add has no limit."""
+    """Return the most that a session may hold so that these items still fit; other kinds have no limit."""
     return (
         largest.events - events if events else _UNLIMITED,
         largest.frames - frames if frames else _UNLIMITED,
@@ -212,7 +212,7 @@ class RepeatedAnswer(bytes):
 
 
 @dataclass(frozen=True, slots=True)
-class IngestBatchKey:
+class BatchIdempotencyKey:
     """The `Idempotency-Key` of a batch and the body it came with, as keyed digests.
 
     People type names into keys; and a body that was masked must not be found by trying what it may have held.
@@ -225,7 +225,7 @@ class IngestBatchKey:
     @classmethod
     def of(
         cls, kind: Literal["events", "frames"], key: str | None, content: bytes, *, digest_key: bytes
-    ) -> "IngestBatchKey | None":
+    ) -> "BatchIdempotencyKey | None":
         """Return the batch id of a header's value; None where none was sent.
 
         Args:
@@ -262,9 +262,9 @@ class IngestBatchKey:
         row = db.get(BatchKeyRow, (session_id, self.kind, self.key))
         return self._check(row.body_digest, row.answer) if row else None
 
-    def keep(self, cursor: IngestCursor, session_id: str, answer: bytes) -> None:
-        """Store the answer beside the batch, in its transaction."""
-        cursor.many(_KEEP, [(session_id, self.kind, self.key, self.body_digest, answer)])
+    def store_answer(self, cursor: IngestCursor, session_id: str, answer: bytes) -> None:
+        """Store the answer that a repeated batch gets, in the transaction of the batch."""
+        cursor.many(_STORE_ANSWER, [(session_id, self.kind, self.key, self.body_digest, answer)])
 
     def _check(self, digest: bytes, answer: bytes) -> RepeatedAnswer:
         if bytes(digest) != self.body_digest:
@@ -273,4 +273,6 @@ class IngestBatchKey:
 
 
 _FIND = "SELECT body_digest, answer FROM batch_keys WHERE session_id = ? AND kind = ? AND batch_key = ?"
-_KEEP = "INSERT INTO batch_keys (session_id, kind, batch_key, body_digest, answer) VALUES (?, ?, ?, ?, ?)"
+_STORE_ANSWER = (
+    "INSERT INTO batch_keys (session_id, kind, batch_key, body_digest, answer) VALUES (?, ?, ?, ?, ?)"
+)

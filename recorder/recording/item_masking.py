@@ -44,7 +44,8 @@ def mask_events(changes: Mapping[int, Changes], body: bytes) -> bytes:
         return body
     sent = list_event_items_to_mask(body)
     items = [
-        _mask_event(changes[index], item) if index in changes else item for index, item in enumerate(sent)
+        _mask_event_item(changes[index], item) if index in changes else item
+        for index, item in enumerate(sent)
     ]
     problems = [
         _describe_too_large_masked_item(f"/events/{index}", limits.EVENT_BYTES)
@@ -119,7 +120,8 @@ def mask_session(changed: Changes, body: SessionCreate) -> SessionCreate:
     return body.model_copy(update={"metadata": metadata, "actor": actor})
 
 
-def _mask_event(changed: Changes, sent: bytes) -> bytes:
+def _mask_event_item(changed: Changes, sent: bytes) -> bytes:
+    """Return an event as it was sent, with each text that masking changes replaced."""
     item: dict[str, Any] = orjson.loads(sent)
     masked = {name: _mask_event_member(name, value, changed) for name, value in item.items()}
     if masked == item:

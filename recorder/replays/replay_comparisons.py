@@ -114,8 +114,8 @@ class SessionComparison:
         """Return what the other session did next; None at its end."""
         return self._steps[self._next].event if self._next < len(self._steps) else None
 
-    def goes_along(self, event: RecordedEvent, element: DomElement | None) -> bool:
-        """Return whether the other session did the same next: the type, on the same element.
+    def does_same_next(self, event: RecordedEvent, element: DomElement | None) -> bool:
+        """Return whether the next event of the other session has the same type and element.
 
         Without a snapshot, what both recordings hold of the element and the address is compared.
 

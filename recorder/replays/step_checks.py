@@ -232,7 +232,7 @@ def _compare_next_steps(
     """Compare what both sessions do next, and where it leads."""
     if scene.step.event["type"] in QUIET_TYPES:
         return scene.conclude()
-    if not other.goes_along(scene.step.event, scene.element):
+    if not other.does_same_next(scene.step.event, scene.element):
         event = other.get_next_event() or {}
         target = event.get("target") or {}
         observed = DivergenceSide(target.get("role"), target.get("name"), url=event.get("url"))

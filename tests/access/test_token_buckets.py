@@ -250,12 +250,12 @@ def test_groups_that_are_asked_again_find_what_others_drew_and_their_tier() -> N
     clock = Clock()
     store = InProcessBuckets(clock=clock)
     slow, fast = BucketGroup(KEY), BucketGroup(TokenBucket(KEY.name, "per_key", 40, 20.0), WORKSPACE)
-    drawn = [store.take_tokens_now(group) for group in (slow, fast, slow, fast, slow)]
+    drawn = [store.take_tokens_without_waiting(group) for group in (slow, fast, slow, fast, slow)]
     assert drawn == [(True, [3.0]), (True, [2.0, 9.0]), (True, [1.0]), (True, [0.0, 8.0]), (False, [0.0])]
     clock.now = 1.0
-    assert store.take_tokens_now(fast) == (True, [19.0, 9.0])
+    assert store.take_tokens_without_waiting(fast) == (True, [19.0, 9.0])
     clock.now = 2.0
-    assert store.take_tokens_now(slow) == (True, [3.0])
+    assert store.take_tokens_without_waiting(slow) == (True, [3.0])
 
 
 def test_a_group_in_use_is_kept_over_all_generations() -> None:
@@ -266,7 +266,7 @@ def test_a_group_in_use_is_kept_over_all_generations() -> None:
     )
     granted = 0
     for clock.now in range(0, 600, 7):
-        granted += store.take_tokens_now(group)[0]
+        granted += store.take_tokens_without_waiting(group)[0]
     assert granted <= 5 + 600 * 5 / LONGEST_FILL_S
 
 

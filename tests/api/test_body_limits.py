@@ -75,7 +75,7 @@ def bytes_left(caller: Caller) -> int:
     """Return what the key's token bucket of bytes holds."""
     limiting: RateLimiter = caller.service.app.state.rate_limiter
     group = plan_of(caller).only_bytes.group
-    grant = limiting.callers.take_tokens_now(group, cost=0)
+    grant = limiting.callers.take_tokens_without_waiting(group, cost=0)
     assert grant is not None
     return int(grant[1][0])
 

@@ -79,10 +79,10 @@ def erase_and_kill(
     ]
     kills, seconds = lives.kill_until_ended("erasure", chance, whole, most=most)
 
-    found = find_words(caller, gone, kept)
-    left = {word: sorted(locations) for word, locations in found.items() if re.fullmatch(erased, word)}
+    stored = find_words(caller, gone, kept)
+    left = {word: sorted(locations) for word, locations in stored.items() if re.fullmatch(erased, word)}
     assert not left, f"seed {SEED}: {left}"
-    assert found.keys() == {word for word in known if not re.fullmatch(erased, word)}, f"seed {SEED}"
+    assert stored.keys() == {word for word in known if not re.fullmatch(erased, word)}, f"seed {SEED}"
     require_others_unchanged(before, take_snapshot(runtime, tenant, erased))
     sessions = 0
     for erasure, person in zip(erasures, gone.everyone, strict=True):

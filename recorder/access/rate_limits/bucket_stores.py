@@ -214,8 +214,8 @@ class SharedTokenBucketStore:
         self._availability.note_answer()
         return drawn
 
-    def take_tokens_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
-        """Return None: the decision needs a round trip to Redis."""
+    def take_tokens_without_waiting(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
+        """Take nothing and return None: every decision of this store needs a round trip to Redis."""
         return None
 
     async def close(self) -> None:
@@ -229,7 +229,7 @@ class TokenBucketStore(Protocol):
     async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one has too few; 0 only reads the levels."""
 
-    def take_tokens_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
+    def take_tokens_without_waiting(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
         """Take tokens without waiting; return None where the decision needs a round trip."""
 
     async def close(self) -> None:

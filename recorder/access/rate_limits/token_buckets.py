@@ -152,9 +152,9 @@ class InProcessBuckets:
 
     async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one of them has too few."""
-        return self.take_tokens_now(BucketGroup(*buckets), cost=cost)
+        return self.take_tokens_without_waiting(BucketGroup(*buckets), cost=cost)
 
-    def take_tokens_now(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant:
+    def take_tokens_without_waiting(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from the buckets of a group, whose levels are cached.
 
         Args:

@@ -143,15 +143,15 @@ def describe_words_in_step_label(kind: str, attrs: Mapping[str, str]) -> str:
         elif attribute == "class":
             # The longest says the most, as of `ui-icon ui-icon-closethick`.
             text = max(text.split(), key=len, default="")
-        words = _split_words(text)
+        words = _split_identifier(text)
         if words:
             return words if kind == "element" or kind in words.split() else f"{words} {kind}"
     return ""
 
 
 @lru_cache(maxsize=16_384)
-def _split_words(text: str) -> str:
-    """Return the words of an identifier, in lower case; empty if they are a number's prefix."""
+def _split_identifier(text: str) -> str:
+    """Return the words of an identifier in lower case; empty if they only name a number, as in `ui-id-#`."""
     words = list(dict.fromkeys(word.lower() for word in _WORD_ENDS.split(text) if word))
     if "#" in text and max(map(len, words), default=0) < _WORD_LETTERS:
         return ""

@@ -203,7 +203,7 @@ class GraphIndexer:
         known = find_known_sessions(db, steps)
         if head is None or not head.memory_graph or len(known) == len(steps):
             return _WorkflowPart(scope, steps, actors, None, None)
-        held, graph = self._take(db, scope, head, budget)
+        held, graph = self._take_cached_graph(db, scope, head, budget)
         before = graph.node_index.comparisons
         change = graph.add_sessions(
             steps, known=known, actors=actors, max_comparisons=max(budget.comparisons, 0)
@@ -212,10 +212,10 @@ class GraphIndexer:
         budget.hold(held, self._kept_bytes)
         return _WorkflowPart(scope, steps, actors, held, change)
 
-    def _take(
+    def _take_cached_graph(
         self, db: DbSession, scope: GraphScope, head: GraphHead, budget: _BatchBudget
     ) -> tuple[_HeldGraph, Graph]:
-        """Return the graph at `head`, out of the cache: what is added to it now may never be committed."""
+        """Remove the graph at `head` from the cache, or load it; it is kept again once it is committed."""
         held = self._held.pop(scope, None)
         if held is not None and held.graph is not None and _update_indexed_graph(db, scope, held, head):
             return held, held.graph
