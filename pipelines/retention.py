@@ -56,18 +56,27 @@ def expired_records(
         context.log.error(str(failure))
     for head in report.heads:
         context.log.info(f"audit head {head.workspace_id} {head.number} {head.hash}")
+    metadata = _describe_retention(report)
+    if report.failures:
+        # A run that kept data too long must not look like one that removed them.
+        context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata))
+        some = " ".join(str(failure) for failure in report.failures[:_SHOWN_FAILURES])
+        raise dg.Failure(f"Not everything that is due was removed. {some}", metadata, allow_retries=False)
+    return dg.MaterializeResult(metadata=metadata)
+
+
+def _describe_retention(report: retention.RetentionReport) -> dict[str, Any]:
+    """Return what the UI shows of a run of retention."""
     rows = report.list_rows()
-    return dg.MaterializeResult(
-        metadata={
-            "rows": len(rows),
-            "bytes": sum(report.sizes.values()),
-            "failures": len(report.failures),
-            **{kind: _sum_retention_counts_of_kind(report, kind) for kind in retention.KINDS},
-            "by_workspace": _make_retention_counts_table(rows),
-            "audit_heads": _make_audit_heads_table(report.heads),
-            "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
-        }
-    )
+    return {
+        "rows": len(rows),
+        "bytes": sum(report.sizes.values()),
+        "failures": len(report.failures),
+        **{kind: _sum_retention_counts_of_kind(report, kind) for kind in retention.KINDS},
+        "by_workspace": _make_retention_counts_table(rows),
+        "audit_heads": _make_audit_heads_table(report.heads),
+        "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
+    }
 
 
 def _make_retention_counts_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
