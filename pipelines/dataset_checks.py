@@ -23,6 +23,8 @@ FILES_CHECK = "files_match_manifest"
 LAKE_CHECK = "rows_match_lake"
 EXPORT_TAG = "recorder/export_id"
 _DATASETS = 10
+#: Problems that the description of a failed check has; its metadata have all.
+_PROBLEMS_DESCRIBED = 3
 
 
 class DatasetChecksConfig(dg.Config):
@@ -101,15 +103,17 @@ def _check_export(
         log.exception("check %s of export %s", name, row.id)
         # The texts of other errors may have contents of recordings.
         reason = str(error) if isinstance(error, RecorderError) else f"{type(error).__name__}, see the log"
+    problems = [f"The check ended with an error: {reason}"]
     return dg.AssetCheckResult(
         asset_key="datasets",
         check_name=name,
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(problems),
         metadata={
             "dataset": row.dataset,
             "export_id": row.id,
-            "problems": _format_dataset_problems([f"The check ended with an error: {reason}"]),
+            "problems": _format_dataset_problems(problems),
         },
     )
 
@@ -124,6 +128,7 @@ def check_dataset_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResu
         check_name=FILES_CHECK,
         passed=report.is_valid and report.manifest_sha256 == row.manifest_sha256,
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(report.problems),
         metadata={
             "export_id": row.id,
             "shards": report.shards,
@@ -145,6 +150,7 @@ def check_dataset_against_lake(runtime: Runtime, row: ExportRow) -> dg.AssetChec
         check_name=LAKE_CHECK,
         passed=not report.problems,
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(report.problems),
         metadata={
             "export_id": row.id,
             "sessions": report.sessions,
@@ -222,6 +228,7 @@ def _join_check_results(
         check_name=name,
         passed=all(result.passed for result in results),
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(problems),
         metadata=metadata,
     )
 
@@ -231,6 +238,11 @@ def _read_dataset_check_problems(result: dg.AssetCheckResult) -> list[str]:
         return []
     lines = str(result.metadata["problems"].value).splitlines()
     return [line.removeprefix("- ") for line in lines]
+
+
+def _describe_dataset_problems(problems: Sequence[str]) -> str | None:
+    """Return the first problems, which the page of the check shows in place; None without problems."""
+    return " ".join(problems[:_PROBLEMS_DESCRIBED]) or None
 
 
 def _format_dataset_problems(problems: Sequence[str]) -> dg.MarkdownMetadataValue:

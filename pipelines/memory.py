@@ -28,6 +28,8 @@ log = logging.getLogger("recorder.memory")
 _GROUP = "memory"
 #: Wrong sessions, traces or paths that a check names.
 _NAMED = 20
+#: Those of them that the description of a failed check has.
+_DESCRIBED = 3
 _Metadata = dict[str, dg.MetadataValue]
 
 
@@ -203,13 +205,15 @@ def _make_graph_check_result(
     name: str, checks: list[GraphCheck], wrong: list[tuple[GraphScope, str]]
 ) -> dg.AssetCheckResult:
     return dg.AssetCheckResult(
+    named = [f"{scope.workspace_id} {scope.mode} {scope.workflow}: {what}" for scope, what in wrong[:_NAMED]]
         asset_key="memory_graphs",
         check_name=name,
         passed=not wrong,
         metadata={
+        description="; ".join(named[:_DESCRIBED]) or None,
             "graphs": len(checks),
             "sessions": sum(check.sessions for check in checks),
-            "wrong": [f"{scope.workspace_id} {scope.workflow}: {what}" for scope, what in wrong[:_NAMED]],
+            "wrong": named,
         },
     )
 

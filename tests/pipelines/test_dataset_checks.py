@@ -40,6 +40,7 @@ def test_a_spoiled_file_fails_the_check(deployment: Deployment) -> None:
     files, lake = deployment.run(request).get_asset_check_evaluations()
     assert (files.passed, lake.passed) == (False, False)
     assert "another SHA-256" in str(files.metadata["problems"].value)
+    assert "another SHA-256" in str(files.description)
     assert "cannot be read" in str(lake.metadata["problems"].value)
     (folder / "manifest.json").write_bytes(b"{}")
     with deployment.runtime.database.transaction(write=False) as db:
