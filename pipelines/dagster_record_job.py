@@ -150,6 +150,7 @@ daily_dagster_records = dg.ScheduleDefinition(
     name="daily_dagster_records",
     job=remove_dagster_records,
     cron_schedule="20 4 * * *",
+    description="Removes Dagster's own records of old runs.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 defs = dg.Definitions(

@@ -151,7 +151,12 @@ export_datasets = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=export_datasets, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=export_datasets,
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Creates the exports of recipes that are due; starts no run.",
+)
 def scheduled_recipes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Make the exports of recipes that are due, and show each recipe's dataset among the partitions."""
     return make_due_recipe_exports(

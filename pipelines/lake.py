@@ -77,6 +77,7 @@ daily_lake_maintenance = dg.ScheduleDefinition(
     name="daily_lake_maintenance",
     job=maintain_tables,
     cron_schedule="10 4 * * *",
+    description="Maintains the lake's tables. Switched off, deleted rows stay in old files.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 defs = dg.Definitions(assets=[lake_tables], jobs=[maintain_tables], schedules=[daily_lake_maintenance])

@@ -152,6 +152,7 @@ nightly_rebuild = dg.ScheduleDefinition(
     name="nightly_rebuild",
     job=rebuild_memory_graphs,
     cron_schedule="10 3 * * *",
+    description="Rebuilds every memory graph, anchored.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 
@@ -204,13 +205,13 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
 def _make_graph_check_result(
     name: str, checks: list[GraphCheck], wrong: list[tuple[GraphScope, str]]
 ) -> dg.AssetCheckResult:
-    return dg.AssetCheckResult(
     named = [f"{scope.workspace_id} {scope.mode} {scope.workflow}: {what}" for scope, what in wrong[:_NAMED]]
+    return dg.AssetCheckResult(
         asset_key="memory_graphs",
         check_name=name,
         passed=not wrong,
-        metadata={
         description="; ".join(named[:_DESCRIBED]) or None,
+        metadata={
             "graphs": len(checks),
             "sessions": sum(check.sessions for check in checks),
             "wrong": named,
@@ -227,6 +228,7 @@ daily_graph_check = dg.ScheduleDefinition(
     name="daily_graph_check",
     job=check_memory_graphs,
     cron_schedule="40 4 * * *",
+    description="Runs the checks of the memory graphs.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 

@@ -37,17 +37,21 @@ def read_dagster_statuses(
     return statuses
 
 
-@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Reports to the service what is switched off, and ends runs whose process is gone.",
+)
 def orchestration_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Store which sensors and schedules are switched off, and fail runs without a process; starts no run."""
     repository = context.repository_def
     assert repository is not None
     instance = dagster_instance_of(context)
+    store_export_pool_limit(instance)
     fail_dagster_runs_without_process(instance)
     return report_orchestration_statuses(instance, RecorderResource(), repository)
 
 
-    store_export_pool_limit(instance)
 def report_orchestration_statuses(
     instance: dg.DagsterInstance, recorder: RecorderResource, repository: dg.RepositoryDefinition
 ) -> dg.SkipReason:

@@ -208,11 +208,20 @@ daily_retention = dg.ScheduleDefinition(
     name="daily_retention",
     job=remove_expired,
     cron_schedule="40 3 * * *",
+    description="Removes data whose retention period has ended. Switched off, data are kept too long.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 
 
-@dg.sensor(job=purge_sessions, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=purge_sessions,
+    minimum_interval_seconds=10,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description=(
+        "Starts a run when a purge or an erasure has work to do. "
+        "Switched off, deleted data stay in the stores."
+    ),
+)
 def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when a step of a purge is due, or an erasure has work to do, and no run works on them."""
     state = read_purge_sensor_state(RecorderResource().runtime)
@@ -223,7 +232,15 @@ def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipR
     )
 
 
-@dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=rewrite_tables,
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description=(
+        "Starts a run while erasures wait for the rewrite of tables: "
+        "in the quiet hour, or if one is due soon."
+    ),
+)
 def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run while erasures wait for the rewrite of tables: in the quiet hour, or if one is due soon."""
     state = read_rewrite_sensor_state(RecorderResource().runtime)
