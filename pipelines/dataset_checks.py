@@ -131,9 +131,11 @@ def check_dataset_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResu
         description=_describe_dataset_problems(report.problems),
         metadata={
             "export_id": row.id,
-            "shards": report.shards,
-            "rows": report.rows,
-            "frames": report.frames,
+            # Text: a plot of numbers would join those of different datasets.
+            "counted": (
+                f"{format_count(report.rows, 'row')} and {format_count(report.frames, 'frame')} "
+                f"in {format_count(report.shards, 'file')}"
+            ),
             "row_set_sha256": report.row_set_sha256,
             "problems": _format_dataset_problems(report.problems),
         },
@@ -153,7 +155,7 @@ def check_dataset_against_lake(runtime: Runtime, row: ExportRow) -> dg.AssetChec
         description=_describe_dataset_problems(report.problems),
         metadata={
             "export_id": row.id,
-            "sessions": report.sessions,
+            "counted": format_count(report.sessions, "session"),
             "rows": dg.MetadataValue.json(report.rows),
             "hashed": (
                 f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, "
@@ -245,5 +247,7 @@ def _describe_dataset_problems(problems: Sequence[str]) -> str | None:
     return " ".join(problems[:_PROBLEMS_DESCRIBED]) or None
 
 
-def _format_dataset_problems(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems) or "none")
+def _format_dataset_problems(problems: Sequence[str]) -> dg.MetadataValue[str]:
+    if not problems:
+        return dg.MetadataValue.text("none")  # the page shows Markdown only after a click
+    return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems))
