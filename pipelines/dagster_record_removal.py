@@ -11,7 +11,7 @@ import os
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -243,7 +243,8 @@ def _empty_run_logs(instance: dg.DagsterInstance, run_id: str) -> None:
     if folder is not None and _UUID.fullmatch(run_id):
         for path in (folder / run_id).rglob("*"):
             if path.is_file():
-                os.truncate(path, 0)
+                with suppress(FileNotFoundError):
+                    os.truncate(path, 0)
 
 
 def _find_run_log_folder(instance: dg.DagsterInstance) -> Path | None:
