@@ -43,6 +43,7 @@ _KEPT_NAMES = frozenset(
         "audit_heads",
         "by_table",
         "by_workspace",
+        "counted",
         "export_id",
         "files",
         "format",

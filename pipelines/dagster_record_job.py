@@ -67,9 +67,9 @@ def dagster_records(
 def remove_dagster_texts(
     runtime: Runtime, instance: dg.DagsterInstance, owner: str, *, left: list[str] | None = None
 ) -> bool:
-    """Remove the texts of all finished runs now, before erasures end.
+    """Remove the texts of all runs now, before erasures end.
 
-    Runs at work keep theirs until the daily removal, as do databases that are being used.
+    Runs at work lose what they have stored so far.
 
     Args:
         runtime: the deployment.
@@ -125,7 +125,11 @@ def _remove_records_under_lease(
                 with runtime.database.transaction(write=False) as db:
                     strip_before = read_last_removal(db, since=oldest) or oldest
             report = remove_records(
-                instance, remove_before=oldest, strip_before=strip_before, longest_s=longest_s
+                instance,
+                remove_before=oldest,
+                strip_before=strip_before,
+                longest_s=longest_s,
+                own_run=owner,
             )
             freed_bytes, failures = rewrite_dagster_databases(instance)
             report.freed_bytes += freed_bytes
@@ -146,6 +150,7 @@ daily_dagster_records = dg.ScheduleDefinition(
     name="daily_dagster_records",
     job=remove_dagster_records,
     cron_schedule="20 4 * * *",
+    description="Removes Dagster's own records of old runs.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 defs = dg.Definitions(

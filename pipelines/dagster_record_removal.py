@@ -3,13 +3,15 @@
 A run's events quote recorded content: previews of datasets, pictures and tables of graphs, texts of errors.
 The newest materialization of an asset or partition and the newest result of a check stay, with numbers alone,
 since their pages show them; that of a dataset without a partition goes. A killed removal is continued by the
-next: the row of a run goes last. A run whose records cannot be removed stops no other one.
+next: the row of a run goes last. A run whose records cannot be removed stops no other one. Runs at work stay,
+as the one that writes small exports for hours; they lose the texts that they have stored so far.
 """
 
+import os
 import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -35,6 +37,7 @@ from pipelines.dataset_partitions import PARTITIONS
 #: Tag of runs whose texts were removed.
 STRIPPED_TAG = "recorder/texts_removed"
 _FINISHED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+_AT_WORK = [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 _CHUNK = 50
 _DATASETS = dg.AssetKey("datasets").to_string()
 #: Ids of runs become names of files; Dagster's own are UUIDs.
@@ -60,7 +63,12 @@ class RecordRemovalReport:
 
 
 def remove_records(
-    instance: dg.DagsterInstance, *, remove_before: datetime, strip_before: datetime, longest_s: float
+    instance: dg.DagsterInstance,
+    *,
+    remove_before: datetime,
+    strip_before: datetime,
+    longest_s: float,
+    own_run: str | None = None,
 ) -> RecordRemovalReport:
     """Delete the records of finished runs that ended long ago, and texts of those that stay.
 
@@ -69,6 +77,7 @@ def remove_records(
         remove_before: runs that ended before are deleted, unless a page needs them.
         strip_before: runs that were created before lose their texts.
         longest_s: no further run is worked on after these seconds.
+        own_run: the run that removes; it keeps its texts, such as those of its errors, until it has ended.
     """
     report = RecordRemovalReport()
     deadline = time.monotonic() + longest_s
@@ -92,7 +101,13 @@ def remove_records(
                 with _note_left_texts(report, f"run {run.run_id}"):
                     report.freed_bytes += _strip_run_texts(instance, run.run_id, report)
                     report.stripped_runs += 1
-    _strip_latest_materializations(instance, report)
+    filters = dg.RunsFilter(statuses=_AT_WORK, created_before=strip_before)
+    at_work = {*instance.get_run_ids(filters)} - {own_run}
+    for run_id in at_work:
+        with _note_left_texts(report, f"run {run_id}"):
+            _strip_stored_run_texts(instance, run_id, report)
+            _empty_run_logs(instance, run_id)
+    _strip_latest_materializations(instance, report, at_work)
     _delete_orphaned_run_files(instance, max(remove_before, strip_before), report)
     report.freed_bytes += _delete_tick_logs(instance, remove_before)
     return report
@@ -222,6 +237,16 @@ def _delete_run_logs(instance: dg.DagsterInstance, run_id: str) -> int:
     return freed
 
 
+def _empty_run_logs(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Empty what the process of a run at work has printed; it appends to the same files."""
+    folder = _find_run_log_folder(instance)
+    if folder is not None and _UUID.fullmatch(run_id):
+        for path in (folder / run_id).rglob("*"):
+            if path.is_file():
+                with suppress(FileNotFoundError):
+                    os.truncate(path, 0)
+
+
 def _find_run_log_folder(instance: dg.DagsterInstance) -> Path | None:
     """Return the folder of what processes of runs print; None if it is no local one."""
     manager = instance.compute_log_manager
@@ -258,15 +283,20 @@ def _delete_tick_logs(instance: dg.DagsterInstance, before: datetime) -> int:
 
 
 def _strip_run_texts(instance: dg.DagsterInstance, run_id: str, report: RecordRemovalReport) -> int:
-    """Remove the texts of a run's records, and its logs; return the bytes of the logs."""
-    storage = _dagster_event_storage(instance)
-    freed = _delete_run_logs(instance, run_id)
+    """Remove the texts of a finished run's records, and its logs; return the bytes that were freed."""
+    freed = _delete_run_logs(instance, run_id) + _strip_stored_run_texts(instance, run_id, report)
+    instance.add_run_tags(run_id, {STRIPPED_TAG: "true"})
+    return freed
+
+
+def _strip_stored_run_texts(instance: dg.DagsterInstance, run_id: str, report: RecordRemovalReport) -> int:
+    """Remove the texts of a run's events and results of checks; return the bytes that were freed."""
+    storage, freed = _dagster_event_storage(instance), 0
     if _list_event_files(storage, run_id):
-        freed += _strip_event_file(storage, run_id, report)
+        freed = _strip_event_file(storage, run_id, report)
     with storage.index_connection() as connection:
         strip_event_texts(connection, run_id)
         strip_check_texts(connection, run_id)
-    instance.add_run_tags(run_id, {STRIPPED_TAG: "true"})
     return freed
 
 
@@ -318,15 +348,23 @@ def _delete_unreadable_latest_materializations(storage: SqlEventLogStorage) -> N
                 )
 
 
-def _strip_latest_materializations(instance: dg.DagsterInstance, report: RecordRemovalReport) -> None:
-    """Remove texts from the copy of the newest materialization that Dagster keeps with each asset."""
+def _strip_latest_materializations(
+    instance: dg.DagsterInstance, report: RecordRemovalReport, at_work: Collection[str]
+) -> None:
+    """Remove texts from the copy of the newest materialization that Dagster keeps with each asset.
+
+    Args:
+        instance: Dagster instance of the deployment.
+        report: gets what could not be removed.
+        at_work: runs at work whose texts were removed.
+    """
     table = AssetKeyTable
     with _dagster_event_storage(instance).index_connection() as connection:
         statement = sqlalchemy.select(table.c.id, table.c.last_materialization)
         rows = connection.execute(statement.where(table.c.last_materialization.is_not(None))).all()
     for row_id, text in rows:
         with _note_left_texts(report, f"asset {row_id}"):
-            stripped = _strip_latest_materialization(instance, text)
+            stripped = _strip_latest_materialization(instance, text, at_work)
             if stripped == text:
                 continue
             # A newer materialization that came in between stays.
@@ -335,11 +373,13 @@ def _strip_latest_materializations(instance: dg.DagsterInstance, report: RecordR
                 connection.execute(table.update().where(*is_same).values(last_materialization=stripped))
 
 
-def _strip_latest_materialization(instance: dg.DagsterInstance, text: str) -> str | None:
+def _strip_latest_materialization(
+    instance: dg.DagsterInstance, text: str, at_work: Collection[str]
+) -> str | None:
     """Return a stored materialization without texts, unless its run keeps its own; None if nothing stays."""
     record = deserialize_value(text, dg.EventLogRecord)
     run = instance.get_run_by_id(record.event_log_entry.run_id)
-    if run is not None and STRIPPED_TAG not in run.tags:
+    if run is not None and STRIPPED_TAG not in run.tags and run.run_id not in at_work:
         return text
     entry = strip_dagster_event(record.event_log_entry)
     return None if entry is None else serialize_value(record._replace(event_log_entry=entry))

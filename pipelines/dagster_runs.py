@@ -162,17 +162,16 @@ def compute_pause_after_failed_runs(
 
 
 def list_unfinished_dagster_runs(
-    instance: dg.DagsterInstance, *, job_name: str | None = None, tags: Mapping[str, str] | None = None
+    instance: dg.DagsterInstance, *, job_name: str | None = None
 ) -> Sequence[dg.RunRecord]:
     """Return the runs that wait in Dagster's queue or have begun, the newest first.
 
     Args:
         instance: Dagster instance of the deployment.
         job_name: job of the runs; None takes those of all jobs.
-        tags: tags of the runs; None takes all.
     """
     statuses = [dg.DagsterRunStatus.QUEUED, *_UNFINISHED]
-    return instance.get_run_records(dg.RunsFilter(job_name=job_name, tags=tags, statuses=statuses))
+    return instance.get_run_records(dg.RunsFilter(job_name=job_name, statuses=statuses))
 
 
 def is_dagster_run_cancelled(instance: dg.DagsterInstance, run_id: str) -> bool:

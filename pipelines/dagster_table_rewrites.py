@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from pathlib import Path
 
 import dagster as dg
@@ -99,8 +99,11 @@ def is_dagster_sqlite_file_damaged(path: Path) -> bool:
 
 
 def _measure_dagster_sqlite_file(path: Path) -> int:
-    log = path.with_name(f"{path.name}-wal")
-    return path.stat().st_size + (log.stat().st_size if log.exists() else 0)
+    size = path.stat().st_size
+    # The process of a run at work deletes it with its last connection.
+    with suppress(FileNotFoundError):
+        size += path.with_name(f"{path.name}-wal").stat().st_size
+    return size
 
 
 def _rewrite_dagster_table(connection: Connection, name: str, lock_s: float) -> tuple[int, str | None]:

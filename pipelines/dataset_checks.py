@@ -23,6 +23,8 @@ FILES_CHECK = "files_match_manifest"
 LAKE_CHECK = "rows_match_lake"
 EXPORT_TAG = "recorder/export_id"
 _DATASETS = 10
+#: Problems that the description of a failed check has; its metadata have all.
+_PROBLEMS_DESCRIBED = 3
 
 
 class DatasetChecksConfig(dg.Config):
@@ -101,15 +103,17 @@ def _check_export(
         log.exception("check %s of export %s", name, row.id)
         # The texts of other errors may have contents of recordings.
         reason = str(error) if isinstance(error, RecorderError) else f"{type(error).__name__}, see the log"
+    problems = [f"The check ended with an error: {reason}"]
     return dg.AssetCheckResult(
         asset_key="datasets",
         check_name=name,
         passed=False,
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(problems),
         metadata={
             "dataset": row.dataset,
             "export_id": row.id,
-            "problems": _format_dataset_problems([f"The check ended with an error: {reason}"]),
+            "problems": _format_dataset_problems(problems),
         },
     )
 
@@ -124,11 +128,14 @@ def check_dataset_files(row: ExportRow, settings: Settings) -> dg.AssetCheckResu
         check_name=FILES_CHECK,
         passed=report.is_valid and report.manifest_sha256 == row.manifest_sha256,
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(report.problems),
         metadata={
             "export_id": row.id,
-            "shards": report.shards,
-            "rows": report.rows,
-            "frames": report.frames,
+            # Text: a plot of numbers would join those of different datasets.
+            "counted": (
+                f"{format_count(report.rows, 'row')} and {format_count(report.frames, 'frame')} "
+                f"in {format_count(report.shards, 'file')}"
+            ),
             "row_set_sha256": report.row_set_sha256,
             "problems": _format_dataset_problems(report.problems),
         },
@@ -145,9 +152,10 @@ def check_dataset_against_lake(runtime: Runtime, row: ExportRow) -> dg.AssetChec
         check_name=LAKE_CHECK,
         passed=not report.problems,
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(report.problems),
         metadata={
             "export_id": row.id,
-            "sessions": report.sessions,
+            "counted": format_count(report.sessions, "session"),
             "rows": dg.MetadataValue.json(report.rows),
             "hashed": (
                 f"{report.rows_hashed:,} rows of {report.sessions_hashed:,} sessions, "
@@ -222,6 +230,7 @@ def _join_check_results(
         check_name=name,
         passed=all(result.passed for result in results),
         severity=dg.AssetCheckSeverity.ERROR,
+        description=_describe_dataset_problems(problems),
         metadata=metadata,
     )
 
@@ -233,5 +242,12 @@ def _read_dataset_check_problems(result: dg.AssetCheckResult) -> list[str]:
     return [line.removeprefix("- ") for line in lines]
 
 
-def _format_dataset_problems(problems: Sequence[str]) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems) or "none")
+def _describe_dataset_problems(problems: Sequence[str]) -> str | None:
+    """Return the first problems, which the page of the check shows in place; None without problems."""
+    return " ".join(problems[:_PROBLEMS_DESCRIBED]) or None
+
+
+def _format_dataset_problems(problems: Sequence[str]) -> dg.MetadataValue[str]:
+    if not problems:
+        return dg.MetadataValue.text("none")  # the page shows Markdown only after a click
+    return dg.MetadataValue.md("\n".join(f"- {text}" for text in problems))

@@ -4,7 +4,7 @@ The schema is derived from the body's model, so that the launchpad takes what th
 spelling. Dagster refuses unknown members before a run starts; the model checks the values in the run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -139,36 +139,37 @@ def _build_config_shape(*models: type[BaseModel]) -> dg.Shape:
 def _build_config_field(model: type[BaseModel], name: str, info: FieldInfo, *, is_optional: bool) -> dg.Field:
     wire_name = info.alias or name
     key = "path of a destination" if name == "path" and "kind" in model.model_fields else wire_name
-    kind = _build_config_type(f"{model.__name__}_{name}", info.annotation)
+    kind = _build_config_type(info.annotation)
     if name == "workflow":
         kind = dg.ScalarUnion(scalar_type=str, non_scalar_schema=[str])
     elif name == "kind":
         kinds = [get_args(model.model_fields["kind"].annotation)[0] for model in get_args(AnyDestination)]
-        kind = _build_config_enum("DestinationKind", kinds)
+        kind = _build_config_enum(kinds)
     is_required = info.is_required() and not is_optional
     return dg.Field(kind, is_required=is_required, description=_DESCRIPTIONS.get(key))
 
 
-def _build_config_type(name: str, annotation: Any) -> Any:
+def _build_config_type(annotation: Any) -> Any:
     """Translate a type of the body's model into a type of Dagster's configuration."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _build_config_type(name, arguments[0])
+        return _build_config_type(arguments[0])
     if origin is Literal:
-        return _build_config_enum(name, arguments)
+        return _build_config_enum(arguments)
     if origin is list:
-        return dg.Array(_build_config_type(name, arguments[0]))
+        return dg.Array(_build_config_type(arguments[0]))
     if origin in (Union, UnionType):
         members = [member for member in arguments if member is not NoneType]
-        kind = _build_config_type(name, members[0]) if len(members) == 1 else _build_config_shape(*members)
+        kind = _build_config_type(members[0]) if len(members) == 1 else _build_config_shape(*members)
         return dg.Noneable(kind) if NoneType in arguments else kind
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _build_config_shape(annotation)
     return annotation
 
 
-def _build_config_enum(name: str, values: Any) -> dg.Enum:
-    return dg.Enum(name, [dg.EnumValue(value) for value in values])
+def _build_config_enum(values: Sequence[str]) -> dg.Enum:
+    """Build an enumeration whose name lists its values: Dagster's errors name the type alone."""
+    return dg.Enum(" | ".join(values), [dg.EnumValue(value) for value in values])
 
 
 #: Schema of the asset's configuration. `format` and `destination` have defaults, as the launchpad shows them.
@@ -179,13 +180,13 @@ CONFIG_SCHEMA = {
         description="Name or id of the workspace; may be left out if the deployment has only one.",
     ),
     "mode": dg.Field(
-        _build_config_enum("Mode", get_args(Mode)),
+        _build_config_enum(get_args(Mode)),
         default_value="live",
         description="Mode of the sessions' keys.",
     ),
     **_build_config_shape(ExportCreate).fields,
     "format": dg.Field(
-        _build_config_type("ExportCreate_format", ExportCreate.model_fields["format"].annotation),
+        _build_config_type(ExportCreate.model_fields["format"].annotation),
         default_value="parquet",
         description=_DESCRIPTIONS["format"],
     ),

@@ -198,6 +198,7 @@ drift = dg.define_asset_job(
     job=drift,
     cron_schedule="20 * * * *",
     default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Checks the memory graphs with new sessions for drift.",
 )
 def hourly_drift(recorder: RecorderResource) -> dg.RunRequest | dg.SkipReason:
     """Start a run if a graph has new sessions."""

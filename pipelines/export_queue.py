@@ -62,6 +62,10 @@ _RUN_KEY_TAG = "dagster/run_key"
     jobs=[export_datasets, write_small_exports],
     minimum_interval_seconds=10,
     default_status=dg.DefaultSensorStatus.RUNNING,
+    description=(
+        "Keeps the run that writes small exports, and starts one for each large export. "
+        "Switched off, exports stay queued."
+    ),
 )
 def queued_exports(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Keep the run that writes small exports, and start a run for each other export."""

@@ -3,8 +3,9 @@
 While several workspaces wait, each has at most half of the slots. A run beyond this share is requested only
 for a slot that is free, or by a workspace without others; Dagster's queue starts the other runs before it.
 
-Runs from Dagster's pages have a share of their own, as if they were of one more workspace: a backfill of many
-datasets keeps no workspace waiting.
+Runs from Dagster's pages have a share of their own, as if they were of one more workspace: a backfill of
+many datasets keeps no workspace waiting. The slots are those of a pool of Dagster, since runs that are
+launched on the page of the asset have the tags of no job.
 """
 
 from collections import Counter
@@ -14,20 +15,21 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.dagster_runs import QUEUE_TAG, fail_lost_dagster_run, list_unfinished_dagster_runs
+from pipelines.dagster_runs import fail_lost_dagster_run, list_unfinished_dagster_runs
 from pipelines.dataset_checks import EXPORT_TAG
 from recorder.exports.runner.export_lease import read_export_states
 from recorder.fair_scheduling import compute_workspace_share
 from recorder.models.export import ExportRow
 from recorder.storage.database import Database
 
-#: Value of `QUEUE_TAG` of these runs.
-EXPORT_QUEUE = "datasets"
+#: Pool of the asset `datasets`. Its limit is the number of slots: that of `dagster_home/dagster.yaml`, unless
+#: one was set in Dagster's pages.
+EXPORT_POOL = "datasets"
 #: Dagster's queue sorts by this tag; a run without it has 0.
 PRIORITY_TAG = "dagster/priority"
 SPARE_PRIORITY = "-1"
 _BEGAN = (dg.DagsterRunStatus.NOT_STARTED, dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED)
-#: Where Dagster's queue has no limit for these runs; `dagster_home/dagster.yaml` has the same.
+#: Where the pool has no limit; `dagster_home/dagster.yaml` has the same.
 _SLOTS = 2
 #: Most runs of a backfill whose priority a tick changes, the next ones of the queue first.
 _DEFERRED_AT_ONCE = 100
@@ -35,7 +37,7 @@ _DEFERRED_AT_ONCE = 100
 
 @dataclass
 class ExportSlots:
-    """Slots of Dagster's queue for these runs, and the runs that use one or wait for one."""
+    """Slots of the pool of these runs, and the runs that use one or wait for one."""
 
     slots: int
     #: Unfinished runs by workspace; those of None are from Dagster's pages.
@@ -105,7 +107,8 @@ def read_export_slots(instance: dg.DagsterInstance, database: Database) -> Expor
     A waiting run beyond the share gets the priority of others once its workspace has share left. Waiting runs
     from Dagster's pages beyond their share get a lower priority.
     """
-    records = list_unfinished_dagster_runs(instance, tags={QUEUE_TAG: EXPORT_QUEUE})
+    unfinished = list_unfinished_dagster_runs(instance)
+    records = [record for record in unfinished if _is_in_export_pool(record.dagster_run)]
     export_ids = {record.dagster_run.tags.get(EXPORT_TAG, "") for record in records}
     with database.transaction(write=False) as db:
         states = read_export_states(db, export_ids)
@@ -135,6 +138,12 @@ def read_export_slots(instance: dg.DagsterInstance, database: Database) -> Expor
     return slots
 
 
+def _is_in_export_pool(run: dg.DagsterRun) -> bool:
+    """Return whether a run writes a dataset, whatever launched it."""
+    pools = run.run_op_concurrency
+    return pools is not None and EXPORT_POOL in (pools.all_pools or ())
+
+
 def _names_export(run: dg.DagsterRun) -> bool:
     """Return whether the configuration of a run names its export, as that of a run of the sensor does."""
     operations: Any = run.run_config.get("ops", {})
@@ -156,10 +165,18 @@ def _defer_page_runs(instance: dg.DagsterInstance, slots: ExportSlots, waiting: 
         slots.waiting_spares[None] += 1
 
 
+def store_export_pool_limit(instance: dg.DagsterInstance) -> None:
+    """Store the pool's limit unless Dagster has one: its queue applies a default from its second pass on."""
+    has_default = instance.get_concurrency_config().pool_config.default_pool_limit is not None
+    if has_default and EXPORT_POOL not in _read_pool_limits(instance):
+        instance.event_log_storage.initialize_concurrency_limit_to_default(EXPORT_POOL)
+
+
+def _read_pool_limits(instance: dg.DagsterInstance) -> dict[str, int]:
+    return {pool.name: pool.limit for pool in instance.event_log_storage.get_pool_limits()}
+
+
 def _count_export_slots(instance: dg.DagsterInstance) -> int:
     """Return how many of these runs Dagster's queue starts side by side."""
-    queue = instance.get_concurrency_config().run_queue_config
-    for limit in queue.tag_concurrency_limits if queue is not None else ():
-        if (limit["key"], limit.get("value")) == (QUEUE_TAG, EXPORT_QUEUE):
-            return int(limit["limit"])
-    return _SLOTS
+    default = instance.get_concurrency_config().pool_config.default_pool_limit
+    return _read_pool_limits(instance).get(EXPORT_POOL, _SLOTS if default is None else default)

@@ -18,10 +18,7 @@ from contextlib import closing
 import dagster as dg
 
 from pipelines.configured_export import WORKSPACES_SHOWN, find_or_queue_export
-from pipelines.dagster_runs import (
-    QUEUE_TAG,
-    dagster_instance_of,
-)
+from pipelines.dagster_runs import dagster_instance_of
 from pipelines.dataset_checks import dataset_checks
 from pipelines.dataset_config import CONFIG_SCHEMA, EXAMPLE
 from pipelines.dataset_metadata import LoggedProgress, describe_completed_export
@@ -30,6 +27,7 @@ from pipelines.dataset_partitions import (
     register_dataset_partition,
     request_dataset_partitions,
 )
+from pipelines.export_slots import EXPORT_POOL
 from pipelines.resources import RecorderResource
 from pipelines.small_export_run import write_small_exports
 from recorder.access.workspaces import list_workspaces
@@ -91,6 +89,7 @@ def _describe_datasets_workspaces() -> str:
     kinds={"parquet", "arrow", "webdataset"},
     deps=["sealed_sessions", "session_events", "session_frames"],
     config_schema=CONFIG_SCHEMA,
+    pool=EXPORT_POOL,
     description=_describe_datasets_asset(),
 )
 def datasets(context: dg.AssetExecutionContext, recorder: RecorderResource) -> dg.MaterializeResult[None]:
@@ -149,11 +148,15 @@ export_datasets = dg.define_asset_job(
     selection=dg.AssetSelection.assets(datasets),
     description="Writes the dataset of one export.",
     executor_def=dg.in_process_executor,
-    tags={QUEUE_TAG: _GROUP},
 )
 
 
-@dg.sensor(job=export_datasets, minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=export_datasets,
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Creates the exports of recipes that are due; starts no run.",
+)
 def scheduled_recipes(context: dg.SensorEvaluationContext) -> dg.SensorResult:
     """Make the exports of recipes that are due, and show each recipe's dataset among the partitions."""
     return make_due_recipe_exports(

@@ -5,6 +5,7 @@ import dagster as dg
 from pipelines.resources import RecorderResource
 from pipelines.sealing_drain import defer_interrupts
 from recorder.governance.maintenance_pass import MaintenanceReport, maintain_lake
+from recorder.number_formats import format_count
 
 _TEXTS = ("workspace_id", "mode", "kind", "error")
 _NUMBERS = (
@@ -41,7 +42,17 @@ def lake_tables(context: dg.AssetExecutionContext, recorder: RecorderResource) -
         report = maintain_lake(recorder.runtime, context.run.run_id, is_stopping=lambda: is_interrupted)
     for (tenant, kind), error in report.failures.items():
         context.log.error("The %s of %s (%s): %s", kind, tenant.workspace_id, tenant.mode, error)
-    return dg.MaterializeResult(metadata=_describe_lake_maintenance(report))
+    metadata = _describe_lake_maintenance(report)
+    if report.failures:
+        # The figures of the other tables stay on the asset's page.
+        context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata))
+        raise dg.Failure(
+            f"{format_count(len(report.failures), 'table')} of the lake could not be maintained; "
+            "`by_table` has the errors.",
+            metadata,
+            allow_retries=False,
+        )
+    return dg.MaterializeResult(metadata=metadata)
 
 
 def _describe_lake_maintenance(report: MaintenanceReport) -> dict[str, dg.MetadataValue]:
@@ -66,6 +77,7 @@ daily_lake_maintenance = dg.ScheduleDefinition(
     name="daily_lake_maintenance",
     job=maintain_tables,
     cron_schedule="10 4 * * *",
+    description="Maintains the lake's tables. Switched off, deleted rows stay in old files.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 defs = dg.Definitions(assets=[lake_tables], jobs=[maintain_tables], schedules=[daily_lake_maintenance])

@@ -91,7 +91,12 @@ replay_live = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=replay_live, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=replay_live,
+    minimum_interval_seconds=10,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Starts a run for each live replay, while no replay worker runs.",
+)
 def queued_live_replays(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
     """Start a run for each live replay that waits while no replay worker runs, as far as slots are free.
 

@@ -28,6 +28,8 @@ log = logging.getLogger("recorder.memory")
 _GROUP = "memory"
 #: Wrong sessions, traces or paths that a check names.
 _NAMED = 20
+#: Those of them that the description of a failed check has.
+_DESCRIBED = 3
 _Metadata = dict[str, dg.MetadataValue]
 
 
@@ -150,6 +152,7 @@ nightly_rebuild = dg.ScheduleDefinition(
     name="nightly_rebuild",
     job=rebuild_memory_graphs,
     cron_schedule="10 3 * * *",
+    description="Rebuilds every memory graph, anchored.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 
@@ -202,14 +205,16 @@ def graph_checks(recorder: RecorderResource) -> Iterator[dg.AssetCheckResult]:
 def _make_graph_check_result(
     name: str, checks: list[GraphCheck], wrong: list[tuple[GraphScope, str]]
 ) -> dg.AssetCheckResult:
+    named = [f"{scope.workspace_id} {scope.mode} {scope.workflow}: {what}" for scope, what in wrong[:_NAMED]]
     return dg.AssetCheckResult(
         asset_key="memory_graphs",
         check_name=name,
         passed=not wrong,
+        description="; ".join(named[:_DESCRIBED]) or None,
         metadata={
             "graphs": len(checks),
             "sessions": sum(check.sessions for check in checks),
-            "wrong": [f"{scope.workspace_id} {scope.workflow}: {what}" for scope, what in wrong[:_NAMED]],
+            "wrong": named,
         },
     )
 
@@ -223,6 +228,7 @@ daily_graph_check = dg.ScheduleDefinition(
     name="daily_graph_check",
     job=check_memory_graphs,
     cron_schedule="40 4 * * *",
+    description="Runs the checks of the memory graphs.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 

@@ -2,13 +2,14 @@
 
 The API does not know Dagster. A sensor writes which sensors and schedules are switched off and when each
 daemon sent its last heartbeat; the age of the report says whether Dagster runs at all. The same sensor
-fails the runs whose process is gone.
+fails the runs whose process is gone, and stores the limit of the pool of exports.
 """
 
 import dagster as dg
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from pipelines.dagster_runs import dagster_instance_of, fail_dagster_runs_without_process
+from pipelines.export_slots import store_export_pool_limit
 from pipelines.resources import RecorderResource
 from recorder import clock
 from recorder.service_state import DagsterStatus, store_service_statuses
@@ -36,12 +37,17 @@ def read_dagster_statuses(
     return statuses
 
 
-@dg.sensor(minimum_interval_seconds=30, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Reports to the service what is switched off, and ends runs whose process is gone.",
+)
 def orchestration_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Store which sensors and schedules are switched off, and fail runs without a process; starts no run."""
     repository = context.repository_def
     assert repository is not None
     instance = dagster_instance_of(context)
+    store_export_pool_limit(instance)
     fail_dagster_runs_without_process(instance)
     return report_orchestration_statuses(instance, RecorderResource(), repository)
 

@@ -120,7 +120,12 @@ replay_sessions = dg.define_asset_job(
 )
 
 
-@dg.sensor(job=replay_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=replay_sessions,
+    minimum_interval_seconds=1,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Starts the run that replays and recovers sessions, and computes replayability.",
+)
 def queued_replays(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when replays, or sessions without replayability, wait and none is at work."""
     return request_replay_drain_run(lambda: dagster_instance_of(context), RecorderResource())

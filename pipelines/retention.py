@@ -56,18 +56,27 @@ def expired_records(
         context.log.error(str(failure))
     for head in report.heads:
         context.log.info(f"audit head {head.workspace_id} {head.number} {head.hash}")
+    metadata = _describe_retention(report)
+    if report.failures:
+        # A run that kept data too long must not look like one that removed them.
+        context.log_event(dg.AssetMaterialization(context.asset_key, metadata=metadata))
+        some = " ".join(str(failure) for failure in report.failures[:_SHOWN_FAILURES])
+        raise dg.Failure(f"Not everything that is due was removed. {some}", metadata, allow_retries=False)
+    return dg.MaterializeResult(metadata=metadata)
+
+
+def _describe_retention(report: retention.RetentionReport) -> dict[str, Any]:
+    """Return what the UI shows of a run of retention."""
     rows = report.list_rows()
-    return dg.MaterializeResult(
-        metadata={
-            "rows": len(rows),
-            "bytes": sum(report.sizes.values()),
-            "failures": len(report.failures),
-            **{kind: _sum_retention_counts_of_kind(report, kind) for kind in retention.KINDS},
-            "by_workspace": _make_retention_counts_table(rows),
-            "audit_heads": _make_audit_heads_table(report.heads),
-            "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
-        }
-    )
+    return {
+        "rows": len(rows),
+        "bytes": sum(report.sizes.values()),
+        "failures": len(report.failures),
+        **{kind: _sum_retention_counts_of_kind(report, kind) for kind in retention.KINDS},
+        "by_workspace": _make_retention_counts_table(rows),
+        "audit_heads": _make_audit_heads_table(report.heads),
+        "failed": dg.MetadataValue.md("\n".join(f"- {failure}" for failure in report.failures)),
+    }
 
 
 def _make_retention_counts_table(rows: Sequence[Mapping[str, str | int]]) -> dg.TableMetadataValue:
@@ -199,11 +208,20 @@ daily_retention = dg.ScheduleDefinition(
     name="daily_retention",
     job=remove_expired,
     cron_schedule="40 3 * * *",
+    description="Removes data whose retention period has ended. Switched off, data are kept too long.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 
 
-@dg.sensor(job=purge_sessions, minimum_interval_seconds=10, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=purge_sessions,
+    minimum_interval_seconds=10,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description=(
+        "Starts a run when a purge or an erasure has work to do. "
+        "Switched off, deleted data stay in the stores."
+    ),
+)
 def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run when a step of a purge is due, or an erasure has work to do, and no run works on them."""
     state = read_purge_sensor_state(RecorderResource().runtime)
@@ -214,7 +232,15 @@ def open_purges(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipR
     )
 
 
-@dg.sensor(job=rewrite_tables, minimum_interval_seconds=60, default_status=dg.DefaultSensorStatus.RUNNING)
+@dg.sensor(
+    job=rewrite_tables,
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description=(
+        "Starts a run while erasures wait for the rewrite of tables: "
+        "in the quiet hour, or if one is due soon."
+    ),
+)
 def waiting_erasures(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a run while erasures wait for the rewrite of tables: in the quiet hour, or if one is due soon."""
     state = read_rewrite_sensor_state(RecorderResource().runtime)

@@ -245,7 +245,10 @@ seal_stopped_sessions = dg.define_asset_job(
 
 
 @dg.sensor(
-    job=seal_stopped_sessions, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
+    job=seal_stopped_sessions,
+    minimum_interval_seconds=1,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Starts runs that seal stopped sessions. Switched off, nothing new is sealed or exported.",
 )
 def stopped_sessions(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """Start a sealing drain run when sessions wait that the runs at work do not get to."""
@@ -347,6 +350,7 @@ daily_arrivals = dg.ScheduleDefinition(
     name="daily_arrivals",
     job=check_arrivals,
     cron_schedule="30 4 * * *",
+    description="Runs the checks of the lake's events and frames.",
     default_status=dg.DefaultScheduleStatus.RUNNING,
 )
 

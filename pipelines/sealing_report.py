@@ -28,7 +28,8 @@ def describe_sealing_progress(batches: Sequence[SealedBatch]) -> Iterator[Report
     for asset, count in _list_reported_assets(batches):
         yield asset, {count: _sum_counts_of_sealing_batches(batches, count), "workflows": workflows}
     if workflows:
-        yield "memory_graphs", {"sessions": sessions, "workflows": workflows}
+        # Beside it a picture's `sessions` counts those of its whole graph.
+        yield "memory_graphs", {"added_sessions": sessions, "workflows": workflows}
 
 
 def describe_sealing_run(batches: Sequence[SealedBatch], ending: str) -> Iterator[ReportEntry]:

@@ -329,6 +329,7 @@ def report_small_export(
             asset_key=dg.AssetKey("datasets"),
             passed=check.passed,
             severity=check.severity,
+            description=check.description,
             metadata=check.metadata,
         )
 

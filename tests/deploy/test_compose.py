@@ -82,6 +82,11 @@ def test_dagster_has_the_settings_of_one_machine_but_for_its_storage() -> None:
     values = load("dagster-values.yaml")
     coordinator = values["dagsterDaemon"]["runCoordinator"]["config"]["queuedRunCoordinator"]
     assert coordinator["tagConcurrencyLimits"] == there["concurrency"]["runs"]["tag_concurrency_limits"]
+    pools = there["concurrency"]["pools"]
+    assert values["concurrency"]["pools"] == {
+        "granularity": pools["granularity"],
+        "defaultLimit": pools["default_limit"],
+    }
     assert coordinator["maxConcurrentRuns"] == there["concurrency"]["runs"]["max_concurrent_runs"]
     (code,) = values["dagster-user-deployments"]["deployments"]
     assert set(code["dagsterApiGrpcArgs"]) <= set(read_compose(ROOT)["code"]["command"])

@@ -228,6 +228,45 @@ def test_runs_at_work_stay(instance: dg.DagsterInstance) -> None:
     assert report.runs == 1 and set(instance.get_run_ids()) == kept and gone not in kept
 
 
+def test_a_run_at_work_loses_the_texts_that_it_has_stored_and_goes_on(
+    instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    holders: list[str] = []
+
+    @dg.asset
+    def staying(context: dg.AssetExecutionContext) -> None:
+        preview = {"rows": 3, "preview": WORD}
+        context.log.warning(f"a warning with {WORD}")
+        print(f"printed {WORD}", flush=True)
+        context.log_event(dg.AssetMaterialization("staying", metadata=preview))
+        assert find_word(instance, tmp_path) != []
+        remove(instance, remove_before=FOREVER_AGO, strip_before=later())
+        holders.extend(find_word(instance, tmp_path))
+        context.log_event(dg.AssetObservation("staying", metadata={"seen": "what came after the erasure"}))
+
+    done = dg.materialize([staying], instance=instance)
+    assert done.success and holders == []
+    stored = instance.get_run_by_id(done.run_id)
+    assert stored is not None and STRIPPED_TAG not in stored.tags
+    assert "what came after the erasure" in str(instance.all_logs(done.run_id))
+
+
+def test_the_run_that_removes_keeps_its_texts(instance: dg.DagsterInstance) -> None:
+    @dg.asset
+    def removing(context: dg.AssetExecutionContext) -> None:
+        context.log.warning("why this run fails")
+        remove_records(
+            instance,
+            remove_before=FOREVER_AGO,
+            strip_before=later(),
+            longest_s=60.0,
+            own_run=context.run.run_id,
+        )
+
+    done = dg.materialize([removing], instance=instance)
+    assert "why this run fails" in str(instance.all_logs(done.run_id))
+
+
 def test_a_removal_that_is_killed_or_out_of_time_is_continued(
     instance: dg.DagsterInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

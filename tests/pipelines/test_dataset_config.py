@@ -1,5 +1,6 @@
 """The run configuration of `datasets` takes the members of `POST /v1/exports`, and no other. Spec §4.3."""
 
+import re
 from typing import Any, get_args
 
 import dagster as dg
@@ -180,6 +181,15 @@ def test_a_wrong_value_is_named_and_not_repeated() -> None:
     with pytest.raises(dg.Failure, match="bucket") as failure:
         make_export_body(config, partition="checkout")
     assert "NOT_ONE" not in str(failure.value.description)
+
+
+def test_the_error_of_a_wrong_choice_names_the_values_that_fit() -> None:
+    for wrong, values in (
+        ({"format": "csv"}, "parquet | webdataset | jsonl | arrow"),
+        ({"filter": {"outcome": "good"}}, "success | error | abandoned"),
+    ):
+        with pytest.raises(dg.DagsterInvalidConfigError, match=re.escape(values)):
+            read_config({"workflow": "checkout"} | wrong)
 
 
 def test_a_tag_that_names_another_dataset_is_refused() -> None:

@@ -98,6 +98,11 @@ def test_every_asset_says_what_a_row_of_it_is() -> None:
     assert [spec.key for spec in specs if not spec.description or not spec.group_name] == []
 
 
+def test_every_sensor_and_schedule_says_what_it_does() -> None:
+    instigators = [*(defs.sensors or []), *(defs.schedules or [])]
+    assert [item.name for item in instigators if not item.description] == []  # type: ignore[union-attr]
+
+
 def test_launch_forms_show_nothing_of_the_deployment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in defs.get_repository_def().job_names:
         members = defs.get_repository_def().get_job(name).run_config_schema.config_type.fields["resources"]

@@ -84,7 +84,17 @@ def test_a_graph_that_changed_soon_after_a_picture_is_drawn_although_no_session_
     graphs = [event.materialization for event in events if event.asset_key == dg.AssetKey("memory_graphs")]
     drawn = [str(made.metadata["workflow"].value).split()[-1] for made in graphs]
     assert drawn[1:] == ["onboard", "onboard"]  # the second picture, and the summary of the run
-    assert graphs[1].metadata["sessions"].value == 1
+    assert graphs[1].metadata["added_sessions"].value == 1
+
+
+def test_the_sessions_of_a_picture_are_those_of_its_graph(recorder: RecorderResource) -> None:
+    stop_sessions(recorder.runtime, 3)
+    drain(recorder)
+    stop_sessions(recorder.runtime, 1)
+    events = drain(recorder).get_asset_materialization_events()
+    graphs = [event.materialization for event in events if event.asset_key == dg.AssetKey("memory_graphs")]
+    assert [made.metadata["sessions"].value for made in graphs] == [4, 4]
+    assert graphs[0].metadata["added_sessions"].value == 1
 
 
 def test_a_run_registers_the_partitions_of_the_workflows_that_it_seals(recorder: RecorderResource) -> None:

@@ -16,19 +16,19 @@ from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import Queued
 from pipelines import export_queue
 from pipelines.dagster_runs import (
     LONGEST_WITHOUT_LEASE_S,
-    QUEUE_TAG,
     fail_dagster_runs_without_process,
     fail_lost_dagster_run,
     list_unfinished_dagster_runs,
 )
 from pipelines.dataset_checks import EXPORT_TAG
 from pipelines.export_slots import (
-    EXPORT_QUEUE,
+    EXPORT_POOL,
     PRIORITY_TAG,
     SPARE_PRIORITY,
     ExportSlots,
     choose_exports_to_start,
     read_export_slots,
+    store_export_pool_limit,
 )
 from pipelines.exports import datasets
 from recorder import clock
@@ -56,6 +56,7 @@ def real_queue(
     monkeypatch.setenv("RECORDER_DAGSTER_DIR", str(tmp_path / "dagster"))
     with dg.DagsterInstance.from_config(str(HOME)) as instance:
         deployment.instance = instance
+        store_export_pool_limit(instance)
         yield instance
 
 
@@ -148,7 +149,7 @@ def add_page_run(deployment: Deployment, status: dg.DagsterRunStatus, **tags: st
     repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
     return deployment.instance.create_run_for_job(
         job,
-        tags={QUEUE_TAG: EXPORT_QUEUE, EXPORT_TAG: "", **tags},
+        tags={EXPORT_TAG: "", **tags},
         status=status,
         run_config={"ops": {"datasets": {"config": {"workspace": "acme", "workflow": "checkout"}}}},
         remote_job_origin=repository.get_job_origin(job.name),
@@ -165,6 +166,14 @@ def test_a_backfill_from_the_pages_leaves_half_of_the_slots_to_exports(
     assert next_of_queue(real_queue) == ["", row.id]
     assert PRIORITY_TAG not in read_tags(real_queue, backfill[0])
     assert {read_tags(real_queue, run)[PRIORITY_TAG] for run in backfill[1:]} == {SPARE_PRIORITY}
+
+
+def test_a_backfill_from_the_pages_leaves_the_queue_to_sealing_and_other_jobs(
+    deployment: Deployment, real_queue: dg.DagsterInstance
+) -> None:
+    for _ in range(20):
+        add_page_run(deployment, QUEUED)
+    assert next_of_queue(real_queue) == ["", ""]
 
 
 def test_a_run_from_the_pages_at_work_has_their_share_though_it_has_an_export(
@@ -303,7 +312,12 @@ def test_a_recount_that_fails_holds_up_no_export(
 
 
 def test_the_slots_are_those_of_the_queue(real_queue: dg.DagsterInstance, deployment: Deployment) -> None:
-    assert read_export_slots(real_queue, deployment.runtime.database) == ExportSlots(2)
+    database = deployment.runtime.database
+    assert read_export_slots(real_queue, database) == ExportSlots(2)
+    # As an operator sets it in Dagster's pages, under Concurrency.
+    real_queue.event_log_storage.set_concurrency_slots(EXPORT_POOL, 3)
+    store_export_pool_limit(real_queue)
+    assert read_export_slots(real_queue, database) == ExportSlots(3)
 
 
 def test_more_slots_are_divided_among_the_workspaces_that_wait() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.instance.config import PoolGranularity
 
 from tests.support.databases import create_empty_database
 
@@ -69,10 +70,12 @@ def test_the_daemon_syncs_runs_but_no_ticks_and_keeps_its_connections(
 
 
 def test_runs_of_each_kind_are_limited(instance: dg.DagsterInstance) -> None:
-    queue = instance.get_concurrency_config().run_queue_config
+    settings = instance.get_concurrency_config()
+    queue, pools = settings.run_queue_config, settings.pool_config
     assert queue is not None
     limits = {limit["value"]: limit["limit"] for limit in queue.tag_concurrency_limits}
-    assert limits == {"sealing": 8, "datasets": 2, "live_replays": 8}
+    assert limits == {"sealing": 8, "live_replays": 8}
+    assert (pools.pool_granularity, pools.default_pool_limit) == (PoolGranularity.RUN, 2)
 
 
 @pytest.mark.parametrize("kind", ["sensor", "schedule", "auto_materialize"])

@@ -1,6 +1,7 @@
 """Maintenance of the lake in Dagster: the asset shows what a pass did to each table."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import dagster as dg
 import orjson
@@ -38,6 +39,24 @@ def test_the_asset_shows_each_table(recorder: RecorderResource) -> None:
     assert isinstance(table, dg.TableMetadataValue)
     rows = {record.data["kind"]: record.data for record in table.records}
     assert rows["events"]["workspace_id"] == WORKSPACE and rows["events"]["files_after"] == 1
+
+
+def test_a_table_that_cannot_be_read_fails_the_run_and_the_others_are_shown(
+    recorder: RecorderResource,
+) -> None:
+    seal_sessions(recorder.runtime, 1)
+    lake = Path(recorder.data_dir or "") / "lake"
+    entries = list((lake / WORKSPACE / "live" / "events" / "_delta_log").glob("*.json"))
+    max(entries).write_bytes(b'{"add":{"path":5}}\n')
+    with dg.DagsterInstance.ephemeral() as instance:
+        result = dg.materialize(
+            [lake_tables], instance=instance, resources={"recorder": recorder}, raise_on_error=False
+        )
+        event = instance.get_latest_materialization_event(lake_tables.key)
+    assert not result.success
+    assert event is not None and event.asset_materialization is not None
+    metadata = event.asset_materialization.metadata
+    assert (metadata["failed_tables"].value, metadata["tables"].value) == (1, 3)
 
 
 def test_the_command_maintains_the_lake(recorder: RecorderResource, monkeypatch: pytest.MonkeyPatch) -> None:

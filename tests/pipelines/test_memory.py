@@ -104,7 +104,8 @@ def test_a_graph_that_cannot_be_read_fails_the_checks_and_others_are_counted(
     for result in results:
         assert (result.metadata["graphs"].value, result.metadata["sessions"].value) == (1, 1)
         (wrong,) = result.metadata["wrong"].value
-        assert wrong.startswith(f"{WORKSPACE} checkout: cannot be checked")
+        assert wrong.startswith(f"{WORKSPACE} live checkout: cannot be checked")
+        assert result.description == wrong
 
 
 def test_only_the_workflow_of_the_partition_is_rebuilt(recorder: RecorderResource, desk: Desk) -> None:

@@ -14,6 +14,7 @@ from dagster._daemon.types import DaemonHeartbeat
 
 from pipelines.daemon import HEARTBEAT_S, WATCHED, copy_daemon_heartbeats, read_slowest_daemon_heartbeat
 from pipelines.definitions import defs
+from pipelines.export_slots import EXPORT_POOL, store_export_pool_limit
 from pipelines.orchestration_status import read_dagster_statuses, report_orchestration_statuses
 from pipelines.resources import RecorderResource
 from recorder import clock
@@ -104,3 +105,10 @@ def test_the_pulse_follows_the_slower_of_the_watched_daemons(
     finally:
         over.set()
         follower.join(10)
+
+
+def test_the_limit_of_the_pool_of_exports_is_stored(instance: dg.DagsterInstance) -> None:
+    assert instance.event_log_storage.get_pool_limits() == []
+    store_export_pool_limit(instance)
+    (pool,) = instance.event_log_storage.get_pool_limits()
+    assert (pool.name, pool.limit) == (EXPORT_POOL, 2)

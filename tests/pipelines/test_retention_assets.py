@@ -127,14 +127,25 @@ def test_a_run_beside_another_one_shows_nothing(deployment: Deployment) -> None:
         assert materialize(deployment, asset)[name] == 0
 
 
-def test_a_failure_is_shown_with_its_workspace(deployment: Deployment, tmp_path: Path) -> None:
+def test_a_failure_fails_the_run_and_is_shown_with_its_workspace(
+    deployment: Deployment, tmp_path: Path
+) -> None:
     add_old_session(deployment, days=100, frames=1)
     expired = add_old_session(deployment, days=600)
     shutil.rmtree(tmp_path / "cold")
     (tmp_path / "cold").write_text("a file, where a folder should be")
-    shown = materialize(deployment, pipeline.expired_records)
+    done = dg.materialize(
+        [pipeline.expired_records],
+        instance=deployment.instance,
+        resources={"recorder": deployment.recorder},
+        raise_on_error=False,
+    )
+    assert not done.success
+    event = deployment.instance.get_latest_materialization_event(pipeline.expired_records.key)
+    assert event is not None and event.asset_materialization is not None
+    shown = {name: value.value for name, value in event.asset_materialization.metadata.items()}
     assert (shown["failures"], shown["archived_sessions"], shown["expired_sessions"]) == (2, 0, 1)
-    assert f"frames to archive of workspace {deployment.workspace_id}" in shown["failed"]
+    assert f"frames to archive of workspace {deployment.workspace_id}" in str(shown["failed"])
     assert purge_row(deployment.runtime, expired) is not None
 
 

@@ -10,12 +10,10 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from pipelines.dagster_runs import QUEUE_TAG
 from pipelines.dataset_checks import EXPORT_TAG, dataset_checks
 from pipelines.dataset_config import make_dataset_config
 from pipelines.dataset_partitions import PARTITIONS
 from pipelines.export_queue import take_up_exports
-from pipelines.export_slots import EXPORT_QUEUE
 from pipelines.exports import datasets, make_due_recipe_exports
 from pipelines.resources import RecorderResource, close_shared_runtimes
 from recorder.access.workspaces import create_workspace
@@ -88,7 +86,7 @@ class Deployment:
         repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("recorder"), "__repository__")
         return self.instance.create_run_for_job(
             job,
-            tags={EXPORT_TAG: row.id, QUEUE_TAG: EXPORT_QUEUE, **(tags or {})},
+            tags={EXPORT_TAG: row.id, **(tags or {})},
             status=status,
             run_config=config,
             remote_job_origin=repository.get_job_origin(job.name),
