@@ -130,6 +130,7 @@ class StrictRoute(APIRoute):
         handle = super().get_route_handler()
         rules = StrictQueryRules.of(self._list_query_parameters())
         model = self._get_body_model()
+        shows_secret = bool(secret_wire_members(self.response_model))
 
         async def handle_checked(request: Request) -> Response:
             check_query_parameters(request, rules)
@@ -141,6 +142,8 @@ class StrictRoute(APIRoute):
                 return await handle(request)
             request.state.keyed = keyed = self._read_keyed_request(request, body)
             response = await handle(request)
+            if shows_secret:
+                response.headers["Cache-Control"] = "no-store"
             if keyed is not None:
                 # The transaction is still open: dependencies of function scope end after this function.
                 keyed.response = response

@@ -21,6 +21,8 @@ from recorder.limits import JSON_DEPTH
 
 #: Translation of a text after which runs of digits are found as runs of zeros.
 DIGITS_AS_ZEROS = bytes(ord("0") if letter in b"0123456789" else ord(" ") for letter in range(256))
+#: A run of fewer digits is an integer of 64 bits.
+_LONG_NUMBER = b"0" * 19
 _INTEGER_DIGITS = 400
 _INT64 = range(-(2**63), 2**63)
 # An unterminated string matches to the end of the text, so that no start is matched twice.
@@ -52,12 +54,14 @@ def parse(body: bytes, *, part: str | None = None) -> Any:
         raise InvalidJson(f"{whole} must be UTF-8; it is not at {location}.") from error
     if text.startswith("\ufeff"):
         raise InvalidJson(f"{whole} must not begin with a byte order mark (line 1, column 1).")
+    # A call for each integer takes as long as all else, and only long ones need it.
+    has_long_number = _LONG_NUMBER in body.translate(DIGITS_AS_ZEROS)
     try:
         value = json.loads(
             text,
             object_pairs_hook=_make_json_object,
             parse_constant=_refuse_nan_or_infinity,
-            parse_int=_parse_json_int,
+            parse_int=_parse_json_int if has_long_number else int,
             parse_float=_parse_json_float,
         )
     except json.JSONDecodeError as error:

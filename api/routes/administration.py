@@ -86,10 +86,9 @@ def get_event_types() -> EventTypes:
 
 @router.post("/keys", tags=["keys"], status_code=201, responses=problem_responses(409))
 def create_key(
-    db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep, body: KeyCreate, response: Response
+    db: Db, caller: CallerDep, origin: OriginDep, runtime: RuntimeDep, body: KeyCreate
 ) -> KeyCreated:
     """Create a key with at most the rights of this one; only this answer shows its value."""
-    response.headers["Cache-Control"] = "no-store"
     return key_admin.create_key_for_caller(db, caller, origin, body, runtime.settings.secret)
 
 

@@ -259,8 +259,9 @@ async def compare_exports(
 
 
 @router.get("/{export_id}/manifest", responses=problem_responses(404, 409))
-def get_manifest(manifest: StoredManifest) -> dict[str, Any]:
+def get_manifest(manifest: StoredManifest, response: Response) -> dict[str, Any]:
     """Return every file with size, rows and SHA-256, and for hosted exports with a new signed address."""
+    response.headers["Cache-Control"] = "no-store"  # a signed address opens a file without a key
     return manifest
 
 

@@ -68,6 +68,9 @@ def listen(
     print_one = _print_delivery_json if as_json else _print_pretty_delivery
 
     def take(received: "ReceivedDelivery") -> None:
+        # A webhook that exists may send other types too.
+        if secret is not None and event and received.payload and received.payload["type"] not in event:
+            return
         try:
             done.note(print_one(received))
         # rich ends the thread where typer raises: the reader of stdout has gone.

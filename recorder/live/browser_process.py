@@ -39,6 +39,7 @@ from recorder.live.playwright_actions import (
     perform_drag,
     perform_playwright_action,
     try_playwright_click,
+    was_action_sent,
 )
 
 _FLAGS = (
@@ -220,7 +221,7 @@ class BrowserProcessSession:
             # A click that closes its popup has arrived: just before, nothing kept it from its element.
             if kind in ("click", "dblclick") and page.is_closed() and self._pages.is_any_acted_on:
                 return {"sent": True}
-            return {"sent": None, "error": _shorten_browser_error(error)}
+            return {"sent": was_action_sent(page, command, error), "error": _shorten_browser_error(error)}
         return {"sent": True}
 
     def picture(self, command: dict[str, Any]) -> dict[str, Any]:

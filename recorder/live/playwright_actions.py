@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from playwright.sync_api import ElementHandle, Error, FilePayload, Page, Position
@@ -93,6 +94,20 @@ def perform_playwright_action(page: Page, element: ElementHandle | None, command
             page.keyboard.press(command["key"])
         case "scroll":
             page.mouse.wheel(*command["delta"])
+
+
+def was_action_sent(page: Page, command: Mapping[str, Any], error: Error) -> bool | None:
+    """Return False if an action failed before it reached the page; None if that is unknown.
+
+    A key that the browser does not know is not pressed. Its modifiers are, before it: they are released here,
+    since they would change later clicks and keys.
+    """
+    if command["type"] != "press" or "Unknown key" not in str(error):
+        return None
+    with suppress(Error):  # the page is closed
+        for modifier in command["modifiers"]:
+            page.keyboard.up(modifier)
+    return None if command["modifiers"] else False
 
 
 def find_playwright_drag_start(page: Page, source: ElementHandle) -> Position:

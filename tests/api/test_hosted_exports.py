@@ -84,7 +84,9 @@ def test_a_manifest_before_completion_is_409(owner: Caller) -> None:
 
 def test_a_hosted_dataset_is_read_by_its_manifest_url_without_a_key(owner: Caller) -> None:
     shown = export(owner)
-    manifest = keyless(owner, shown["manifest_url"]).json()
+    answer = keyless(owner, shown["manifest_url"])
+    assert answer.headers["cache-control"] == "no-store"  # its addresses open the files without a key
+    manifest = answer.json()
     assert len(manifest["shards"]) == shown["shards"] == 2
     for shard in manifest["shards"]:
         data = keyless(owner, shard["url"]).content

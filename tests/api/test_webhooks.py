@@ -28,6 +28,13 @@ def test_creating_answers_the_four_members_of_the_specification(caller: Caller) 
     assert len(base64.b64decode(made["secret"].removeprefix("whsec_"), validate=True)) == 32
 
 
+def test_no_cache_keeps_an_answer_with_a_secret(caller: Caller) -> None:
+    made = caller.post(WEBHOOKS, body())
+    again = caller.post(f"{WEBHOOKS}/{made.json()['id']}/secret")
+    assert [answer.headers.get("cache-control") for answer in (made, again)] == ["no-store", "no-store"]
+    assert "secret" in again.json()
+
+
 def test_reading_shows_all_but_the_secret(caller: Caller) -> None:
     made = make(caller, description="to the ledger")
     read_back = caller.get(f"{WEBHOOKS}/{made['id']}").json()

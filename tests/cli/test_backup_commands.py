@@ -1,5 +1,6 @@
 """`recorder backup`, `restore` and `audit export`, as the shell calls them; killed, and to a store."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -8,9 +9,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -35,7 +38,11 @@ from recorder.governance.backup.errors import (
     TargetInsideDeployment,
 )
 from recorder.governance.backup.later_changes import AppliedChanges
-from recorder.governance.backup.unfinished_restores import hold_staged_folder, list_unfinished_restores
+from recorder.governance.backup.unfinished_restores import (
+    hold_staged_folder,
+    list_unfinished_restores,
+    name_staged_folder,
+)
 from recorder.runtime import Runtime
 from recorder.settings import extend_program_environment
 from tests.support.object_stores import BUCKET, ENVIRONMENT, running_store
@@ -249,6 +256,44 @@ def test_two_restores_to_one_folder_do_not_mix(runtime: Runtime, tmp_path: Path)
         assert list_unfinished_restores(copy) == [] and list(tmp_path.glob(".copy.restoring-*")) == [at_work]
     done = run(*words)
     assert done.exit_code == 0, done.output
+
+
+def test_of_restores_that_begin_at_once_one_is_carried_out(tmp_path: Path) -> None:
+    contenders = 4
+    for turn in range(30):
+        data, together, ended = tmp_path / f"copy{turn}", Barrier(contenders), Barrier(contenders, timeout=5)
+
+        def begin(data: Path = data, together: Barrier = together, ended: Barrier = ended) -> bool:
+            staged = name_staged_folder(data)
+            together.wait()
+            try:
+                with hold_staged_folder(staged, data):
+                    ended.wait()
+                    return staged.is_dir()
+            except RestoreBusy:
+                ended.wait()
+                return False
+
+        with ThreadPoolExecutor(contenders) as pool:
+            restores = [pool.submit(begin) for _ in range(contenders)]
+        assert sum(restore.result(timeout=20) for restore in restores) == 1
+
+
+def test_a_restore_waits_while_another_one_begins(tmp_path: Path) -> None:
+    staged = name_staged_folder(tmp_path / "copy")
+    beginning = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(beginning, fcntl.LOCK_EX)
+
+    def begin() -> bool:
+        with hold_staged_folder(staged, tmp_path / "copy"):
+            return staged.is_dir()
+
+    with ThreadPoolExecutor(1) as pool:
+        restore = pool.submit(begin)
+        wait([restore], timeout=0.5)
+        has_begun = staged.exists() or restore.done()
+        os.close(beginning)
+        assert (has_begun, restore.result(timeout=20)) == (False, True)
 
 
 def test_a_folder_that_cannot_be_restored_to_is_named(runtime: Runtime, tmp_path: Path) -> None:

@@ -115,6 +115,12 @@ def test_what_cannot_be_done_is_refused_by_name(
     assert raised.value.extra["errors"][0]["pointer"] == pointer
 
 
+def test_a_since_in_the_future_is_refused_for_that(runtime: Runtime) -> None:
+    with pytest.raises(InvalidRange, match=r"since must not be in the future\.") as raised:
+        ask(runtime, filter={"since": "2999-01-01T00:00:00Z"})
+    assert "until" not in str(raised.value)
+
+
 def test_an_unknown_workflow_is_not_found(runtime: Runtime) -> None:
     with pytest.raises(NotFound) as raised:
         ask(runtime, workflow=["checkout", "nowhere"])

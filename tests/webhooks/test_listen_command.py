@@ -20,10 +20,10 @@ from tests.support.deployment_processes import ROOT
 SECRET = "whsec_" + "c2VjcmV0" * 4
 
 
-def send_delivery(port: int, number: int, *, host: str = "127.0.0.1") -> int:
+def send_delivery(port: int, number: int, *, host: str = "127.0.0.1", type: str = "session.created") -> int:
     """Send a signed delivery; return the status of the answer."""
     body = json.dumps(
-        {"id": f"evt_{number}", "type": "session.created", "created_at": "2026-05-01T08:00:00Z", "data": {}}
+        {"id": f"evt_{number}", "type": type, "created_at": "2026-05-01T08:00:00Z", "data": {}}
     ).encode()
     headers = signature_headers(f"evt_{number}", body, [SECRET], int(time.time()))
     headers["Service-Delivery-Id"] = f"dlv_{number}"
@@ -48,6 +48,28 @@ def test_it_ends_when_its_lines_have_no_reader(options: list[str]) -> None:
             assert send_delivery(port, 2) == 204
             assert process.wait(timeout=20) == 0
             assert process.stderr.read() == ""
+        finally:
+            process.kill()
+
+
+def test_with_a_secret_it_prints_the_wanted_types_alone() -> None:
+    port = choose_child_port("127.0.0.1", 0, option="--port")
+    command = [sys.executable, "-m", "recorder.cli", "webhooks", "listen", "--secret", SECRET, "--json"]
+    wanted = ["--event", "session.sealed", "--event", "session.tagged", "--count", "2"]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)}  # noqa: TID251
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [*command, "--port", str(port), *wanted], env=environment, stdout=pipe, stderr=pipe, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        try:
+            assert process.stderr.readline().startswith("Listening on ")
+            types = ("session.created", "session.tagged", "session.created", "session.sealed")
+            # The others are received too: the service would send them again.
+            assert [send_delivery(port, n, type=type) for n, type in enumerate(types)] == [204] * 4
+            assert process.wait(timeout=20) == 0
+            printed = [json.loads(line)["type"] for line in process.stdout]
+            assert printed == ["session.tagged", "session.sealed"]
         finally:
             process.kill()
 

@@ -71,6 +71,8 @@ def resolve_export_filter(requested: ExportFilter, *, now: datetime) -> dict[str
     if until > now:
         detail = "until must not be in the future; leave it out to export everything up to now."
         raise InvalidRange("/filter/until", "now", where="body", detail=detail)
+    if since is not None and since > now:
+        raise InvalidRange("/filter/since", "now", where="body", detail="since must not be in the future.")
     if since is not None and since > until:
         raise InvalidRange("/filter/since", "/filter/until", where="body")
     low, high = requested.min_duration_ms, requested.max_duration_ms

@@ -30,20 +30,39 @@ def hold_staged_folder(staged: Path, data: Path) -> Iterator[None]:
     Raises:
         RestoreBusy: if another restore to the data folder is at work.
     """
-    for left in list_unfinished_restores(data):
-        shutil.rmtree(left, ignore_errors=True)
-    staged.mkdir(mode=0o700)
-    descriptor = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with suppress(OSError):  # some network folders take no locks: what is left there is only named
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        others = [path for path in _list_staged_folders(data) if path != staged]
+    with _locked_folder(data.parent):
+        for left in list_unfinished_restores(data):
+            shutil.rmtree(left, ignore_errors=True)
+        others = _list_staged_folders(data)
         if others:
-            staged.rmdir()
             raise RestoreBusy(data, others[0])
+        staged.mkdir(mode=0o700)
+        descriptor = _lock_folder(staged)
+    try:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _locked_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder: of two restores that begin at once, one sees the other's folder, and that it is locked."""
+    descriptor = None
+    with suppress(OSError):  # a folder that this user may not read
+        descriptor = _lock_folder(folder)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock_folder(folder: Path) -> int:
+    """Wait for the lock of a folder; return the descriptor that holds it."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    with suppress(OSError):  # some network folders take no locks: what is left there is only named
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
 
 
 def list_unfinished_restores(data: Path) -> list[Path]:
