@@ -27,6 +27,7 @@ from recorder.replay_service.requests.encrypted_inputs import decrypt_inputs
 from recorder.replay_service.requests.replays import set_replay_ended
 from recorder.replay_service.scheduling.replay_drain_counts import ReplayDrainCounts
 from recorder.replay_service.scheduling.store_pauses import StorePauses
+from recorder.replays.recorded_session import InvalidRecording
 from recorder.storage.leases import lease_for_block
 from tests.support.completed_work import once
 from tests.support.factories import Caller, assert_problem
@@ -563,6 +564,18 @@ def test_a_search_that_takes_long_goes_on_beside_the_others(caller: Caller) -> N
         assert caller.post(f"/v1/recoveries/{recovery['id']}/cancel").status_code == 200
 
 
+def test_a_search_that_runs_out_of_time_keeps_the_candidate_that_it_has(caller: Caller) -> None:
+    runtime = caller.service.runtime
+    made = post_recovery(caller, failing(caller))
+    with runtime.database.transaction(write=False) as db:
+        row = db.get_one(RecoveryRow, made["id"])
+        session = db.get_one(SessionRow, row.session_id)
+    failure = SessionFailure(row.failure_tag, row.failed_at_ms)
+    every = list_recovery_candidates(runtime, session, failure)
+    (first,) = list_recovery_candidates(runtime, session, failure, most_seconds=0.0)
+    assert len(every) == 2 and first["node_id"] in {candidate["node_id"] for candidate in every}
+
+
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
     runtime = caller.service.runtime
     made = post_recovery(caller, failing(caller))
@@ -576,6 +589,9 @@ def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
     assert (row.status, row.searches, row.candidates) == ("started", 0, None)
     failure = SessionFailure(row.failure_tag, row.failed_at_ms)
     assert list_recovery_candidates(runtime, session, failure, skip_unavailable=True) == []
+    # Without time left it is not known whether the session has recovery points.
+    with pytest.raises(InvalidRecording):
+        list_recovery_candidates(runtime, session, failure, skip_unavailable=True, most_seconds=0.0)
     folder.unlink()
     away.rename(folder)
     assert replay_all(caller).recoveries == {"succeeded": 1}

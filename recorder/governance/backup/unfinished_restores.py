@@ -46,7 +46,7 @@ def hold_staged_folder(staged: Path, data: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder: of two restores that begin at once, one sees the other's folder, and that it is locked."""
+    """Lock a folder: of two restores that begin at once, one sees the locked folder of the other."""
     descriptor = None
     with suppress(OSError):  # a folder that this user may not read
         descriptor = _lock_folder(folder)

@@ -44,7 +44,8 @@ _DONORS = 3
 _READ = 10
 #: A donor is a run that went well: larger ones than this are passed over.
 _DONOR_EVENTS, _DONOR_BYTES = 20_000, 16 * 1024**2
-#: Visits of nodes for the suffixes of all candidates, and time after which no other one is read.
+#: Visits of nodes for the suffixes of all candidates, and time after which no other one is read: processor
+#: time, since a busy machine must not leave any out.
 _SEARCH_VISITS, _SEARCH_SECONDS = 10_000_000, 30.0
 
 
@@ -91,6 +92,7 @@ def list_recovery_candidates(
     point: PointTime | None = None,
     *,
     skip_unavailable: bool = False,
+    most_seconds: float = _SEARCH_SECONDS,
 ) -> list[dict[str, Any]]:
     """Return the candidates of a failed session, the best first, as `RecoveryRow.candidates` keeps them.
 
@@ -102,13 +104,14 @@ def list_recovery_candidates(
         failure: its failure.
         point: the requested recovery point; the only candidate then is its node.
         skip_unavailable: leave candidates out whose donors are in a store that does not answer.
+        most_seconds: processor time after which no further candidate is read.
 
     Raises:
-        InvalidRecording: if the session is too large.
+        InvalidRecording: if the session is too large, or no candidate could be read within these bounds.
         NotFound: if it was deleted.
         Unavailable: if a store does not answer.
     """
-    until_s = time.monotonic() + _SEARCH_SECONDS
+    until_s = time.process_time() + most_seconds
     with runtime.database.transaction(write=False) as db:
         counted = _find_candidate_nodes(db, runtime, session, failure, point)
     if not counted:
@@ -122,10 +125,12 @@ def list_recovery_candidates(
     replayable = []
     for entry in ranked[:_READ]:
         suffix = suffixes.read(by_node[entry.candidate.node_id].donors)
-        if suffixes.budget.left < 0 or time.monotonic() > until_s:
-            break
-        if suffix is not None:
+        if suffix is not None and suffixes.budget.left >= 0:
             replayable.append((replace(entry.candidate, replayability=suffix.replayability), suffix))
+        if suffixes.budget.left < 0 or time.process_time() > until_s:
+            if not replayable:
+                raise InvalidRecording("The recordings of the candidates take too long to be read.")
+            break
     donors = {candidate.node_id: suffix for candidate, suffix in replayable}
     return [
         _candidate_to_json(entry, by_node[entry.candidate.node_id], donors[entry.candidate.node_id])
