@@ -574,6 +574,7 @@ def test_a_search_that_runs_out_of_time_keeps_the_candidate_that_it_has(caller: 
     every = list_recovery_candidates(runtime, session, failure)
     (first,) = list_recovery_candidates(runtime, session, failure, most_seconds=0.0)
     assert len(every) == 2 and first["node_id"] in {candidate["node_id"] for candidate in every}
+    assert caller.post(f"/v1/recoveries/{made['id']}/cancel").status_code == 200
 
 
 def test_a_recovery_waits_for_the_store_of_its_donors(caller: Caller) -> None:
