@@ -14,6 +14,8 @@ import anyio.to_thread
 import pytest
 
 from api.fair_slots import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS, FairSlots
+from api.gate.authentication import ScopeDenialAudit
+from recorder.audit.log import Origin
 from recorder.storage.blobs import Blobs
 from recorder.storage.fair_lock import FairLock
 from tests.support.databases import create_file
@@ -122,6 +124,31 @@ def test_denied_requests_that_wait_for_a_writer_leave_threads_to_it(service: Ser
         1,  # while another one is identified
     )
     assert statuses == {403}
+
+
+def test_denied_requests_of_a_workspace_delay_none_of_others(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspaces = [service.make_caller().key.workspace_id for _ in range(2)]
+    flooding, other = (service.make_caller(workspace_id=each, scope="read") for each in workspaces)
+    began, go_on, write = threading.Event(), threading.Event(), ScopeDenialAudit._write_entry
+
+    def wait(audit: ScopeDenialAudit, origin: Origin, *arguments: Any) -> None:
+        if origin.workspace_id == workspaces[0]:
+            began.set()
+            assert go_on.wait(30)
+        write(audit, origin, *arguments)
+
+    monkeypatch.setattr(ScopeDenialAudit, "_write_entry", wait)
+    addresses = ["/v1/sessions", "/v1/exports", "/v1/replays", "/v1/webhooks"]
+    with ThreadPoolExecutor(len(addresses)) as threads:
+        sent = [threads.submit(flooding.post, address, {}) for address in addresses]
+        try:
+            assert began.wait(30)
+            assert other.post("/v1/sessions", {}).status_code == 403
+        finally:
+            go_on.set()
+        assert {request.result().status_code for request in sent} == {403}
 
 
 def test_checks_of_a_store_that_does_not_answer_take_no_threads(
