@@ -50,7 +50,7 @@ class RedisAvailability:
 
     @property
     def is_away(self) -> bool:
-        """Whether Redis did not answer the last call."""
+        """True if Redis did not answer the last call."""
         return self._is_away
 
     def may_call(self) -> bool:
@@ -226,7 +226,7 @@ class SharedTokenBucketStore:
         return await self._local.take_tokens(buckets, cost=cost)
 
     async def _try_redis(self, buckets: Sequence[TokenBucket]) -> None:
-        """Look whether Redis answers again, and soon enough; nothing is drawn."""
+        """Check whether Redis answers again, and soon enough; nothing is drawn."""
         try:
             async with asyncio.timeout(_BACK_S):
                 await self._shared.take_tokens(buckets, cost=0)
