@@ -176,7 +176,7 @@ async def run_slow_work(
         workspace_id: workspace that the work is for.
     """
     work_slots: dict[SlowWork, FairSlots] = request.app.state.work_slots
-    async with _hold_slot(work_slots[kind], workspace_id):
+    async with work_slots[kind].hold(workspace_id):
         return await run_in_threadpool(work)
 
 
@@ -204,17 +204,9 @@ async def _hold_database_slot(request: Request) -> AsyncIterator[None]:
     caller: Caller | None = request.state.caller
     network = find_client_network(read_client_address(request.scope))
     owner = network if caller is None else caller.workspace_id
-    async with _hold_slot(request.app.state.database_slots, owner):
+    database_slots: FairSlots = request.app.state.database_slots
+    async with database_slots.hold(owner):
         yield
-
-
-@asynccontextmanager
-async def _hold_slot(slots: FairSlots, owner: str) -> AsyncIterator[None]:
-    await slots.acquire(owner)
-    try:
-        yield
-    finally:
-        slots.release(owner)
 
 
 RuntimeDep = Annotated[Runtime, Depends(get_runtime)]

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter, OrderedDict, deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Literal
 
 #: Work of requests that may take long, and how much of each kind runs at a time in a process.
@@ -54,6 +56,15 @@ class FairSlots:
     def count_waiting(self) -> int:
         """Return the number of requests that wait."""
         return sum(map(len, self._waiting.values()))
+
+    @asynccontextmanager
+    async def hold(self, owner: str) -> AsyncIterator[None]:
+        """Wait for a slot, and hold it while the block runs."""
+        await self.acquire(owner)
+        try:
+            yield
+        finally:
+            self.release(owner)
 
     async def acquire(self, owner: str) -> None:
         """Wait for a slot; call `release` at the end."""

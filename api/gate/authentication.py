@@ -16,6 +16,7 @@ from cachetools import TTLCache
 from fastapi import Depends, Request
 from starlette.types import Scope
 
+from api.fair_slots import FairSlots
 from api.gate.endpoints import Endpoint
 from api.gate.rate_limiter import RateLimiter, find_client_network
 from api.gate.responses import read_client_address
@@ -33,6 +34,8 @@ _FRESH_S = 2.0
 #: A key that keeps trying an endpoint has one audit entry in this long: it must not fill the log.
 _DENIAL_REPEAT_S = 60.0
 _DENIALS_KEPT = 10_000
+#: Entries that are written at a time; a workspace alone has one of them, and workspaces that wait take turns.
+_DENIALS_WRITTEN = 2
 
 
 class _CachedCaller:
@@ -232,9 +235,10 @@ class ScopeDenialAudit:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._recorded: TTLCache[tuple[str, Endpoint], bool] = TTLCache(_DENIALS_KEPT, _DENIAL_REPEAT_S)
-        # One at a time, in a thread of its own: denied requests are under no limit, and on SQLite each waits
-        # for the other writers.
-        self._thread = anyio.CapacityLimiter(1)
+        # A workspace alone writes one at a time, in threads of their own: denied requests are under no limit,
+        # and on SQLite each waits for the other writers.
+        self._slots = FairSlots(_DENIALS_WRITTEN)
+        self._threads = anyio.CapacityLimiter(_DENIALS_WRITTEN)
 
     async def record_denial(self, scope: Scope, error: InsufficientScope) -> None:
         """Record that the caller of a request lacks its scope; a failure does not change the answer."""
@@ -253,7 +257,8 @@ class ScopeDenialAudit:
         )
         try:
             write = partial(self._write_entry, origin, caller, endpoint, error)
-            await anyio.to_thread.run_sync(write, limiter=self._thread)
+            async with self._slots.hold(caller.workspace_id):
+                await anyio.to_thread.run_sync(write, limiter=self._threads)
         except Unavailable:
             log.error("a denied request was not recorded: the database does not answer")
 

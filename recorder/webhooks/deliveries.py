@@ -233,5 +233,6 @@ def remove_old_deliveries(
 def _remove_delivery_rows(
     db: DbSession, table: type[DeliveryRow | OutboxRow | WebhookRow], condition: Any, most: int
 ) -> int:
-    some = select(col(table.id)).where(condition).limit(most)
+    # What another transaction holds is left to the next removal: deliveries of all workspaces wait for this.
+    some = select(col(table.id)).where(condition).limit(most).with_for_update(skip_locked=True)
     return db.connection().execute(delete(table).where(col(table.id).in_(some))).rowcount

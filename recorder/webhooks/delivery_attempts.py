@@ -56,16 +56,23 @@ class DeliveryResult:
     exchange: OutboundExchange
 
 
+@dataclass(frozen=True)
+class SettledDeliveries:
+    """Result of storing the results of attempts."""
+
+    #: The webhook of each attempt that no other one follows.
+    last: list[str]
+    #: Results whose attempts another transaction holds, such as a purge; they are to be stored later.
+    postponed: list[DeliveryResult]
+
+
 def settle_delivery_attempts(
     db: DbSession, schedule: DeliverySchedule, results: Sequence[DeliveryResult], *, now: datetime
-) -> list[str]:
-    """Store the results of attempts, and plan the attempts after failed ones.
+) -> SettledDeliveries:
+    """Store the results of attempts, and plan the attempts after failed ones; wait for no attempt's row.
 
     Attempts that another worker has taken over, and those of deleted webhooks, are passed over. Needs a write
     transaction.
-
-    Returns:
-        The webhook of each attempt that no other one follows.
     """
     by_id = {result.delivery_id: result for result in results}
     statement = (
@@ -77,12 +84,18 @@ def settle_delivery_attempts(
             col(WebhookRow.deleted_at).is_(None),
         )
         .order_by(col(DeliveryRow.id))
-        .with_for_update(of=DeliveryRow)
     )
-    rows = db.connection().execute(statement)
+    # The results of all workspaces are stored together: a row that one holds must not hold up the others.
+    locked = statement.with_for_update(of=DeliveryRow, skip_locked=True)
+    rows = db.connection().execute(locked).all()
     held = [row for row in rows if row.begun_ms == by_id[row.id].begun_ms]
+    unlocked_ids = by_id.keys() - {row.id for row in rows}
+    postponed: list[DeliveryResult] = []
+    if unlocked_ids:
+        unlocked = db.connection().execute(statement.where(col(DeliveryRow.id).in_(unlocked_ids)))
+        postponed = [by_id[row.id] for row in unlocked if row.begun_ms == by_id[row.id].begun_ms]
     ended = [(row, by_id[row.id].exchange) for row in held]
-    return end_delivery_attempts(db, schedule, ended, clock.to_ms(now))
+    return SettledDeliveries(end_delivery_attempts(db, schedule, ended, clock.to_ms(now)), postponed)
 
 
 def end_delivery_attempts(

@@ -64,6 +64,8 @@ class _LoopPass:
     claims: list[DeliveryClaim] = field(default_factory=list)
     #: Whether another transaction would find more at once.
     has_more: bool = False
+    #: Outcomes that a later transaction is to store.
+    postponed: list[DeliveryResult] = field(default_factory=list)
 
 
 class DeliveryLoop:
@@ -143,7 +145,7 @@ class DeliveryLoop:
             log.warning("the database does not answer; deliveries wait")
             await asyncio.sleep(_AWAY_S)
             return _LoopPass()
-        self._outcomes = []
+        self._outcomes = result.postponed
         return result
 
     def _visit_database(self, outcomes: list[DeliveryResult]) -> _LoopPass:
@@ -154,7 +156,8 @@ class DeliveryLoop:
         with self._database.transaction(write=True) as db:
             # It may have waited as long for the database's lock as an attempt has time.
             now = clock.now()
-            self._dispatcher.note_ended(settle_delivery_attempts(db, self._schedule, outcomes, now=now))
+            settled = settle_delivery_attempts(db, self._schedule, outcomes, now=now)
+            self._dispatcher.note_ended(settled.last)
             has_more = self._dispatcher.dispatch(db)
             queues = list_due_queues(db, now_ms=clock.to_ms(now))
             wanted = self._slots.allot(queues, most=_BATCH, now_ms=clock.to_ms(now))
@@ -164,7 +167,8 @@ class DeliveryLoop:
         for webhook_id in claimed.empty:
             self._slots.rest(webhook_id, clock.to_ms(now) + _EMPTY_QUEUE_MS)
         is_full = len(claimed.claims) == _BATCH < self._slots.free
-        return _LoopPass(claimed.claims, has_more or is_full or claimed.has_cleared)
+        has_more = has_more or is_full or claimed.has_cleared
+        return _LoopPass(claimed.claims, has_more, settled.postponed)
 
     def _has_work(self, now: datetime) -> bool:
         """Return whether a write transaction would find something to do."""

@@ -12,11 +12,13 @@ from typing import Any
 
 import anyio.to_thread
 import pytest
+from sqlmodel import select
 
 from api.fair_slots import DATABASE_SLOTS, WORK_SLOTS, WORKER_THREADS, FairSlots
+from recorder.models.operations import AuditHeadRow
 from recorder.storage.blobs import Blobs
 from recorder.storage.fair_lock import FairLock
-from tests.support.databases import create_file
+from tests.support.databases import create_database, create_file
 from tests.support.factories import Caller, Service, event, frame, running_app
 from tests.support.statements import before_each_statement
 from tests.support.two_click_sessions import sealed_run
@@ -122,6 +124,32 @@ def test_denied_requests_that_wait_for_a_writer_leave_threads_to_it(service: Ser
         1,  # while another one is identified
     )
     assert statuses == {403}
+
+
+def test_denied_requests_of_a_workspace_delay_none_of_others(postgres: str, tmp_path: Path) -> None:
+    with running_app(tmp_path / "data", create_database(postgres)) as service:
+        workspaces = [service.make_caller().key.workspace_id for _ in range(2)]
+        flooding, other = (service.make_caller(workspace_id=each, scope="read") for each in workspaces)
+        assert flooding.get("/v1/audit").status_code == 403
+        began = threading.Event()
+
+        def note(statement: str) -> None:
+            if statement.startswith("SELECT audit_heads."):
+                began.set()
+
+        addresses = ["/v1/sessions", "/v1/exports", "/v1/replays", "/v1/webhooks"]
+        with ThreadPoolExecutor(len(addresses) + 1) as threads:
+            # The entries of the workspace wait for the end of its chain.
+            with service.runtime.database.transaction(write=True) as db:
+                head = select(AuditHeadRow.number).filter_by(workspace_id=workspaces[0])
+                db.exec(head.with_for_update()).one()
+                with before_each_statement(note):
+                    sent = [threads.submit(flooding.post, address, {}) for address in addresses]
+                    assert began.wait(30)
+                denied = threads.submit(other.post, "/v1/sessions", {})
+                assert denied.result(timeout=30).status_code == 403
+                assert not any(request.done() for request in sent)
+            assert {request.result().status_code for request in sent} == {403}
 
 
 def test_checks_of_a_store_that_does_not_answer_take_no_threads(

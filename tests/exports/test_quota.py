@@ -22,6 +22,7 @@ from recorder.runtime import Runtime
 from recorder.tenant import Tenant
 from tests.support.export_runs import ask
 from tests.support.sealed_sessions import WORKSPACE, Recording, delete, open_on_either_engine, seal
+from tests.support.statements import before_each_statement
 
 #: Each recording has three events; the tier lets ten rows out.
 TEN_ROWS = replace(TIERS["trial"], name="ten_rows", exported_rows=10)
@@ -87,6 +88,20 @@ def test_a_plan_with_more_rows_than_are_left_fails_before_any_shard(runtime: Run
         assert db.exec(select(ExportShardRow).where(ExportShardRow.export_id == row.id)).all() == []
     assert sorted(runtime.blobs.keys("exports")) == blobs
     assert (quota(runtime).exported_rows, held(runtime)) == (6, 0)
+
+
+def test_a_plan_locks_the_usage_last(runtime: Runtime) -> None:
+    # The ingest writer waits for that row, with batches of all workspaces. Rows of many shards take seconds.
+    seal(runtime, [Recording(), Recording(workflow="other")])
+    statements: list[str] = []
+    with before_each_statement(statements.append):
+        row = run(runtime, workflow=["checkout", "other"])
+    assert (row.status, row.shards_total) == ("completed", 2)
+    shards = [
+        n for n, statement in enumerate(statements) if statement.startswith("INSERT INTO export_shards")
+    ]
+    usage = [n for n, statement in enumerate(statements) if statement.startswith("INSERT INTO usage")]
+    assert shards and usage and shards[-1] < usage[0]
 
 
 def test_a_smaller_plan_takes_what_is_left_and_the_end_is_told_once(runtime: Runtime) -> None:

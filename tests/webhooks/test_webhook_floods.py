@@ -1,6 +1,7 @@
 """A workspace with many webhooks and events delays no other one, and what waits has a limit. Contract §6."""
 
 import itertools
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from recorder.tenant import Tenant
 from recorder.webhooks.dispatcher import OutboxDispatcher
 from recorder.webhooks.outbox import add_outbox_events, describe_outbox_event, make_outbox_attempt
 from recorder.webhooks.subscriptions import create_webhook, read_skipped_events
-from tests.support.databases import create_file
+from tests.support.databases import create_database, create_file
 from tests.support.delivery_loop import BOX, CREATED, attempts, make_webhook, put_event, running_loop
 from tests.support.waiting import wait_for
 from tests.support.webhook_receiver import Answer, running_receiver
@@ -137,6 +138,31 @@ def test_an_event_beside_a_flood_is_delivered_within_a_few_turns(
             turns = (count_attempts(database, flood) - before) / 500
     assert turns < 10 < EVENTS * len(flood) / 500
     assert [row.attempt for row in attempts(database, webhook.id)] == [1]
+
+
+def test_an_attempt_that_another_transaction_holds_delays_no_other_workspace(postgres: str) -> None:
+    # A purge locks the attempts of its session, and then may wait for a memory graph that is being rebuilt.
+    database, answers = Database(create_database(postgres)), threading.Event()
+    with database.transaction(write=True) as db:
+        ids = [create_workspace(db, name, region="us", secret=b"tests").workspace_id for name in "ab"]
+    with running_receiver(Answer(204), hold=answers) as slow, running_receiver(Answer(204)) as other:
+        held, free = (
+            make_webhook(database, f"{receiver.url}/in", workspace_id=workspace_id, events=CREATED)
+            for receiver, workspace_id in zip((slow, other), ids, strict=True)
+        )
+        with running_loop(database):
+            put_event(database, workspace_id=ids[0])
+            wait_for(lambda: slow.received)
+            with database.transaction(write=True) as db:
+                db.exec(select(DeliveryRow.id).filter_by(webhook_id=held.id).with_for_update()).one()
+                answers.set()
+                for count in range(1, 4):
+                    put_event(database, workspace_id=ids[1])
+                    wait_for(lambda count=count: len(other.received) == count)
+            wait_for(lambda: attempts(database, held.id)[0].status == "succeeded")
+            wait_for(lambda: [row.status for row in attempts(database, free.id)] == ["succeeded"] * 3)
+    assert (len(slow.received), len(attempts(database, held.id))) == (1, 1)
+    database.close()
 
 
 @contextmanager

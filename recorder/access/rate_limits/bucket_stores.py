@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 #: Longest wait of a request for Redis; after it the buckets of this process decide.
 TIMEOUT_S = 0.5
 _RETRY_S = 1.0
+#: A Redis that was away must answer within this time. Decisions wait for those before them, so twice this
+#: time is the longest that they take.
+_BACK_S = TIMEOUT_S / 2
 #: Errors of a Redis that does not answer.
 AWAY = (RedisError, OSError, TimeoutError)
 
@@ -44,6 +47,11 @@ class RedisAvailability:
         self._what = what
         self._is_away = False
         self._retry_at = 0.0
+
+    @property
+    def is_away(self) -> bool:
+        """True if Redis did not answer the last call."""
+        return self._is_away
 
     def may_call(self) -> bool:
         """Return whether the next call should go to Redis."""
@@ -201,18 +209,31 @@ class SharedTokenBucketStore:
         self._shared = shared
         self._local = local
         self._availability = availability
+        self._trial: asyncio.Task[None] | None = None
 
     async def take_tokens(self, buckets: Sequence[TokenBucket], *, cost: Cost = 1.0) -> TokenGrant:
         """Take tokens from all buckets, or from none where one of them has too few."""
-        if not self._availability.may_call():
-            return await self._local.take_tokens(buckets, cost=cost)
+        if not self._availability.is_away:
+            try:
+                # Also for a Redis that answers each call slowly: a decision waits for those before it.
+                async with asyncio.timeout(TIMEOUT_S):
+                    return await self._shared.take_tokens(buckets, cost=cost)
+            except AWAY as error:
+                self._availability.note_failure(error)
+        elif self._availability.may_call():
+            # No request waits for a Redis that was away.
+            self._trial = asyncio.create_task(self._try_redis(buckets))
+        return await self._local.take_tokens(buckets, cost=cost)
+
+    async def _try_redis(self, buckets: Sequence[TokenBucket]) -> None:
+        """Check whether Redis answers again, and soon enough; nothing is drawn."""
         try:
-            drawn = await self._shared.take_tokens(buckets, cost=cost)
+            async with asyncio.timeout(_BACK_S):
+                await self._shared.take_tokens(buckets, cost=0)
         except AWAY as error:
             self._availability.note_failure(error)
-            return await self._local.take_tokens(buckets, cost=cost)
-        self._availability.note_answer()
-        return drawn
+        else:
+            self._availability.note_answer()
 
     def take_tokens_without_waiting(self, group: BucketGroup, *, cost: Cost = 1.0) -> TokenGrant | None:
         """Take nothing and return None: every decision of this store needs a round trip to Redis."""
@@ -220,6 +241,8 @@ class SharedTokenBucketStore:
 
     async def close(self) -> None:
         """Close the connections."""
+        if self._trial is not None:
+            await self._trial
         await self._shared.close()
 
 

@@ -185,7 +185,6 @@ class ShardStore:
         )
         planned = {shard.path: shard for shard in shards}
         with self._discard_plan_if_refused(key), self._claim.transaction() as (db, row):
-            reserve_plan_rows(db, row, plan.rows)
             before, row.plan_key, row.plan_sha256 = row.plan_key, key, sha256
             row.lineage, row.progressed_attempt = asdict(lineage), row.attempt
             row.is_indexed = True
@@ -197,6 +196,10 @@ class ShardStore:
             db.add_all(_make_shard_row(row, shard) for path, shard in planned.items() if path not in known)
             row.shards_total = len(planned)
             row.shards_done = sum(shard.is_done for shard in known.values())
+            db.flush()
+            # Last, since the row of the usage is locked until the commit: the ingest writer waits for it with
+            # batches of all workspaces.
+            reserve_plan_rows(db, row, plan.rows)
         if before is not None and before != key:
             self._blobs.delete(before)
 
