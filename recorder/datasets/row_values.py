@@ -197,7 +197,7 @@ def expand_record_batch(
     Raises:
         DatasetUnreadable: if one row alone is too long.
     """
-    for part in _bound_slices(batch):
+    for part in _split_into_bounded_slices(batch):
         columns = [_decode_dictionaries(column) for column in part.columns]
         rows = pa.RecordBatch.from_arrays(columns, names=part.schema.names)
         if split is not None:
@@ -219,7 +219,8 @@ def count_split_rows(batch: pa.RecordBatch, split: str) -> int:
     return int(pc.sum(make_row_split_mask(batch[SPLIT], split)).as_py() or 0)
 
 
-def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_into_bounded_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch that take a bounded memory once their values are expanded."""
     size = sum(map(_count_expanded_bytes, batch.columns))
     if size <= _EXPANDED_BYTES:
         yield batch
@@ -227,8 +228,8 @@ def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         raise DatasetUnreadable(f"has a row of {size} bytes")
     else:
         middle = batch.num_rows // 2
-        yield from _bound_slices(batch.slice(0, middle))
-        yield from _bound_slices(batch.slice(middle))
+        yield from _split_into_bounded_slices(batch.slice(0, middle))
+        yield from _split_into_bounded_slices(batch.slice(middle))
 
 
 def _count_expanded_bytes(column: pa.Array) -> int:
@@ -246,6 +247,7 @@ def _count_expanded_bytes(column: pa.Array) -> int:
 
 
 def _decode_dictionaries(column: pa.Array) -> pa.Array:
+    """Return a column with plain values in place of dictionary-encoded ones, also within structs."""
     if pa.types.is_dictionary(column.type):
         return column.dictionary_decode()
     if pa.types.is_struct(column.type) and any(pa.types.is_dictionary(field.type) for field in column.type):

@@ -79,6 +79,7 @@ def write_sample_portions(
 
 
 def _add_samples(archive: "TarWriter", frames: pl.DataFrame, numbered: pl.DataFrame, blobs: Blobs) -> None:
+    """Write the samples of frames to a tar archive: image, frame and bound events of each."""
     start = 0
     for images in iterate_frame_images(frames, blobs):
         part = frames[start : start + len(images)]
@@ -269,6 +270,7 @@ def _group_sample_members(file: BinaryIO) -> Iterator[tuple[str, Iterator[Member
 
 
 def _read_sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
+    """Return the sample of one key from its tar members: frame, bound events and image."""
     frame: _FrameText | None = None
     events: list[_EventText] | None = None
     image = image_sha256 = None
