@@ -80,14 +80,14 @@ def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),
-        outcomes=_count_values(sessions, "outcome"),
-        actor_kinds=_count_values(sessions, "actor_kind"),
+        outcomes=_count_sessions_by_value(sessions, "outcome"),
+        actor_kinds=_count_sessions_by_value(sessions, "actor_kind"),
         event_types=retry_lake_read(stats.event_types),
         duration_ms=retry_lake_read(stats.duration_ms),
     )
 
 
-def _count_values(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
+def _count_sessions_by_value(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
     counts = sessions.group_by(column).len()
     return counts.sort(["len", column], descending=[True, False]).rows()
 

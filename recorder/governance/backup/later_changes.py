@@ -265,17 +265,17 @@ def _finish_later_purges(runtime: Runtime) -> int:
     run_erasures(runtime, _OWNER, longest_request=timedelta(0))
     rewrite_tables(runtime, _OWNER)
     with runtime.database.transaction(write=False) as db:
-        return len(_list_open(db))
+        return len(_list_open_purges(db))
 
 
 def _make_later_purges_due(runtime: Runtime) -> int:
     now = clock.now()
     with runtime.database.transaction(write=True) as db:
-        session_ids = _list_open(db)
+        session_ids = _list_open_purges(db)
         is_open = col(PurgeRow.step) != "done"
         db.connection().execute(update(PurgeRow).where(is_open).values(due_at=now))
         return len(session_ids)
 
 
-def _list_open(db: DbSession) -> list[str]:
+def _list_open_purges(db: DbSession) -> list[str]:
     return list(db.exec(select(PurgeRow.session_id).where(PurgeRow.step != "done")))
