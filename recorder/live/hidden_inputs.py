@@ -165,6 +165,7 @@ class HiddenInputs:
         return list(by_text)
 
     def _hide_field(self, text: object) -> object:
+        """Return the shown text of a hidden input in place of its value; any other value unchanged."""
         return self._shown_by_text.get(text, text) if isinstance(text, str) else text
 
 

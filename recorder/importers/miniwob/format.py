@@ -89,7 +89,7 @@ def read_demonstration_file(path: Path) -> tuple[Demonstration, bytes]:
     Raises:
         UnreadableRecording: if the file is cut off, is no gzip, no JSON, or not of this shape.
     """
-    content = _read_content(path)
+    content = _read_demonstration_file(path)
     try:
         return _decoder.decode(content), content
     except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ def read_demonstration_file(path: Path) -> tuple[Demonstration, bytes]:
         raise UnreadableRecording("nested too deep") from error
 
 
-def _read_content(path: Path) -> bytes:
+def _read_demonstration_file(path: Path) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
