@@ -72,11 +72,12 @@ def compare_selections(
         moved = (
             change
             for change in changes
-            if change.frequency != change.against_frequency and _measure_change(change) >= min_change
+            if change.frequency != change.against_frequency
+            and _measure_frequency_change(change) >= min_change
         )
 
         def order(change: _Changed) -> tuple[float, Any]:
-            return (-_measure_change(change), name(change))
+            return (-_measure_frequency_change(change), name(change))
 
         # A graph may have 200,000 edges: only those that are listed are held.
         return sorted(moved, key=order) if limit is None else nsmallest(limit, moved, key=order)
@@ -203,7 +204,7 @@ def _describe_change(
     }
 
 
-def _measure_change(change: Changed) -> float:
+def _measure_frequency_change(change: Changed) -> float:
     return abs(change.frequency - change.against_frequency)
 
 

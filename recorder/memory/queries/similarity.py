@@ -65,7 +65,7 @@ class SimilarityIndex:
         order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], is_other, -values))[:limit]
         shared = _SharedNodes(columns, variant)
         return [
-            SimilarRow(other, value, shared.with_variant(self._find_variant_of_row(other)))
+            SimilarRow(other, value, shared.list_nodes_of_variant(self._find_variant_of_row(other)))
             for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 
@@ -129,7 +129,8 @@ class _SharedNodes:
         self._own = list(dict.fromkeys(self._list_variant_nodes(variant)))
         self._known: dict[int, tuple[int, ...]] = {}
 
-    def with_variant(self, variant: int) -> tuple[int, ...]:
+    def list_nodes_of_variant(self, variant: int) -> tuple[int, ...]:
+        """Return the nodes that a variant shares with the one that is compared."""
         if variant not in self._known:
             others = frozenset(self._list_variant_nodes(variant))
             self._known[variant] = tuple(node for node in self._own if node in others)

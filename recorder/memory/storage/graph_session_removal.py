@@ -142,9 +142,9 @@ def _find_names_of_unvisited_nodes(
     rows = db.exec(columns.where(*is_of_named_kind)).all()
     merged_into = {number: into for number, _, into, _ in rows if into is not None}
     return {
-        number: (node_id, _find_representative(merged_into, number))
+        number: (node_id, _resolve_merged_number(merged_into, number))
         for number, node_id, _, label in rows
-        if label and _find_representative(merged_into, number) in unvisited
+        if label and _resolve_merged_number(merged_into, number) in unvisited
     }
 
 
@@ -179,7 +179,7 @@ def _take_visited_nodes(
             return
 
 
-def _find_representative(merged_into: Mapping[int, int], number: int) -> int:
+def _resolve_merged_number(merged_into: Mapping[int, int], number: int) -> int:
     while number in merged_into:
         number = merged_into[number]
     return number

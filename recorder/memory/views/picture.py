@@ -199,10 +199,10 @@ def draw_graph(view: GraphView) -> str:
     body += [draw_node(layout, drawn) for drawn in layout.drawn_nodes.values()]
     body += figures
     points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
-    return _draw_page(view, layout.view, "".join(body), _bound_drawing(boxes, points))
+    return _draw_page(view, layout.view, "".join(body), _compute_drawing_bounds(boxes, points))
 
 
-def _bound_drawing(boxes: list[Box], points: list[Point]) -> Box:
+def _compute_drawing_bounds(boxes: list[Box], points: list[Point]) -> Box:
     return Box(
         min(*(box.left for box in boxes), *(x for x, _ in points), boxes[0].left),
         min(*(box.top for box in boxes), *(y - 14 for _, y in points), boxes[0].top),
