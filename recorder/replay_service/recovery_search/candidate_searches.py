@@ -219,6 +219,7 @@ class CandidateSearches:
             self._store_anchor(held, row, reply)
 
     def _store_recovery(self, held: HeldLease, row: RecoveryRow, reply: SearchReply) -> None:
+        """Continue a recovery with the found candidates, or end it as failed."""
         if reply.candidates is not None:
             ended = continue_recovery(self._runtime, held, row, candidates=reply.candidates)
         else:
@@ -228,6 +229,7 @@ class CandidateSearches:
         self._report.count_recovery(ended)
 
     def _store_anchor(self, held: HeldLease, row: ReplayRow, reply: SearchReply) -> None:
+        """Store the best candidate as the anchor of a replay, or end the replay without one."""
         points = [point for point in reply.candidates or () if point["event_id"] is not None]
         with held.transaction(self._runtime.database) as db:
             current = lock_open_replays(db, [row]).get(row.id)

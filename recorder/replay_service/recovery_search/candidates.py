@@ -250,6 +250,7 @@ class _SuffixReader:
         return None
 
     def _read_suffix(self, session_id: str, event_id: str) -> _Suffix | None:
+        """Return the part of a session from an event to its success, with its replayability."""
         recording = self._read_donor_recording(session_id)
         positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
         anchor = next((position for position in positions if position.event_id == event_id), None)
