@@ -100,16 +100,17 @@ def _list_tenants(db: DbSession) -> list[Tenant]:
 
 
 def _check_tenant_until_complete(runtime: Runtime, tenant: Tenant, pause_s: float) -> list[TableArrival]:
-    arrivals = _check_tenant(runtime, tenant)
+    arrivals = _compare_tenant_with_lake(runtime, tenant)
     for _ in range(_COUNT_ATTEMPTS - 1):
         if all(arrival.has_expected_rows or arrival.reading_error is not None for arrival in arrivals):
             break
         time.sleep(pause_s)
-        arrivals = _check_tenant(runtime, tenant)
+        arrivals = _compare_tenant_with_lake(runtime, tenant)
     return arrivals
 
 
-def _check_tenant(runtime: Runtime, tenant: Tenant) -> list[TableArrival]:
+def _compare_tenant_with_lake(runtime: Runtime, tenant: Tenant) -> list[TableArrival]:
+    """Compare the rows that SQL expects of a tenant's sealed sessions with those of the lake."""
     # SQL first: a session is marked as sealed only once the lake has it.
     with runtime.database.transaction(write=False) as db:
         expected = _sum_session_rows(db, tenant, _is_settled())

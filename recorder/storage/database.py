@@ -305,6 +305,7 @@ def _make_database(settings: Settings) -> Database:
 
 @contextmanager
 def _explaining_failures(settings: Settings) -> Iterator[None]:
+    """Turn errors of opening the database into `DatabaseUnusable`, which says why."""
     try:
         yield
     except (SQLAlchemyError, Unavailable) as error:
