@@ -178,7 +178,7 @@ def _list_event_problems(items: list[EventItem], name: str) -> list[Problem]:
 
 
 def _make_event_text_check(pattern: str) -> Callable[[str], object]:
-    """Return a check of texts joined by NUL: one regular expression for a batch, not one for each item."""
+    """Return a check of texts joined by NUL: one regular expression checks a whole batch."""
     return re.compile(f"{pattern}(?:\0{pattern})*", re.ASCII).fullmatch
 
 

@@ -118,6 +118,7 @@ class FrameBatch:
     def _make_index_row(
         self, index: int, position: int, stored: dict[str, tuple[str, int, int]]
     ) -> tuple[Any, ...]:
+        """Return the row of a frame for `frames`, with its picture's location and those of equal pictures."""
         frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.locations[index]
         item = frame.item
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))

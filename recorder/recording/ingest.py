@@ -226,7 +226,7 @@ class IngestWriter:
         return [None if batch.session in busy else next(results) for batch, _, _ in group]
 
     def _adapt_group_size(self, count: int, seconds: float) -> None:
-        """Set the size of the next groups after the statements of one."""
+        """Set the size of the next groups by the time that the statements of this group took."""
         size = int(count * _GROUP_S / seconds) if seconds > _GROUP_S else 2 * self._group_size
         self._group_size = min(self.max_group, max(_LEAST_GROUP, size))
 

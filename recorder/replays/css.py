@@ -92,6 +92,7 @@ def parse_css(selector: str) -> tuple[Any, ...]:
 
 
 def _scope_css_below(root: DomElement) -> int:
+    """Return the scope of the selectors below an element: its shadow tree if it is a shadow root."""
     return root.index if root.tag == "template" and "shadowrootmode" in root.attrs else root.scope
 
 

@@ -79,7 +79,7 @@ def trace_key(steps: Iterable[int]) -> int:
 
 
 def drop_repeated_nodes(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Return the numbers without those that equal the one before."""
+    """Return the numbers without those that equal their predecessor."""
     distinct: list[int] = []
     for number in numbers:
         if not distinct or number != distinct[-1]:

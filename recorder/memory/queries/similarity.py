@@ -108,7 +108,7 @@ class SimilarityIndex:
 
 
 def _multiply_vectors(matrix: Any, line: int) -> Floats:
-    """Return the products of every line of a sparse matrix with one of them."""
+    """Return the dot product of every row of a sparse matrix with one of its rows."""
     features = slice(matrix.indptr[line], matrix.indptr[line + 1])
     dense = np.zeros(matrix.shape[1], dtype=np.float32)
     dense[matrix.indices[features]] = matrix.data[features]
@@ -122,7 +122,7 @@ def index_similarity(columns: GraphColumns) -> SimilarityIndex:
 
 
 class _SharedNodes:
-    """The nodes that other variants share with one."""
+    """Nodes that the variants of a graph share with the compared variant."""
 
     def __init__(self, columns: GraphColumns, variant: int) -> None:
         self._columns = columns
@@ -130,7 +130,7 @@ class _SharedNodes:
         self._known: dict[int, tuple[int, ...]] = {}
 
     def list_nodes_of_variant(self, variant: int) -> tuple[int, ...]:
-        """Return the nodes that a variant shares with the one that is compared."""
+        """Return the nodes that a variant shares with the compared variant."""
         if variant not in self._known:
             others = frozenset(self._list_variant_nodes(variant))
             self._known[variant] = tuple(node for node in self._own if node in others)

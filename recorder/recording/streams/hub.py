@@ -245,7 +245,7 @@ class Hub:
         return bool(unfinished)
 
     async def _poll_sessions(self, positions: dict[str, int]) -> dict[str, SessionAdvance]:
-        """Read the new rows of some sessions; the streams of one that cannot be read end, no other waits."""
+        """Read new rows of sessions; if a session cannot be read, its streams end and no others wait."""
         work = partial(poll_session_advances, positions=positions)
         try:
             return await self._run_transaction(work, self._poll_thread)

@@ -56,7 +56,7 @@ class Ending(Enum):
 
 
 class ReaderFeed:
-    """Latest messages of one session, shared by its readers."""
+    """Latest segments of the stream of one session, shared by its readers."""
 
     def __init__(self, session_id: str, position: int, *, is_sealed: bool) -> None:
         self.session_id = session_id
