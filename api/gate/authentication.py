@@ -75,7 +75,7 @@ class CallerCache:
         if now >= entry.good_until:
             return None
         if digest not in self._look_ups:
-            self._start_look_up(digest, authorization)
+            self._start_caller_look_up(digest, authorization)
         return entry.caller
 
     def has_seen(self, authorization: bytes) -> bool:
@@ -92,7 +92,7 @@ class CallerCache:
         if digest not in self._look_ups:
             if not is_well_formed_key(_read_bearer_key(authorization)):
                 raise InvalidApiKey
-            self._start_look_up(digest, authorization)
+            self._start_caller_look_up(digest, authorization)
         # Shielded: other requests wait for the same look-up when this one is cancelled.
         return await asyncio.shield(self._look_ups[digest])
 
@@ -110,12 +110,12 @@ class CallerCache:
         for digest in [digest for digest, entry in self._cached.items() if is_concerned(entry.caller)]:
             del self._cached[digest]
 
-    def _start_look_up(self, digest: bytes, authorization: bytes) -> None:
+    def _start_caller_look_up(self, digest: bytes, authorization: bytes) -> None:
         task = asyncio.create_task(
             self._look_up_caller(digest, _read_bearer_key(authorization), self._invalidations)
         )
         self._look_ups[digest] = task
-        task.add_done_callback(lambda done: self._end_look_up(digest, done))
+        task.add_done_callback(lambda done: self._end_caller_look_up(digest, done))
 
     async def _look_up_caller(self, digest: bytes, key: str, invalidations: int) -> Caller:
         """Return a key's caller from the database, and cache it unless an entry was invalidated since."""
@@ -129,7 +129,7 @@ class CallerCache:
             self._cached[digest] = _CachedCaller(caller, read_at, self.cached_s)
         return caller
 
-    def _end_look_up(self, digest: bytes, done: "asyncio.Task[Caller]") -> None:
+    def _end_caller_look_up(self, digest: bytes, done: "asyncio.Task[Caller]") -> None:
         if self._look_ups.get(digest) is done:
             del self._look_ups[digest]
         error = None if done.cancelled() else done.exception()

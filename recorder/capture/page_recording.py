@@ -311,6 +311,7 @@ class PageRecording:
         return True
 
     async def _take_last_frame(self, page: Any, captured: CapturedPage) -> None:
+        """Take a frame once the document has not changed for a moment, or after a few seconds."""
         until = time.monotonic() + _REST_S
         version, _ = await captured.read_document_version()
         while time.monotonic() < until:

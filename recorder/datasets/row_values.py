@@ -80,6 +80,7 @@ def iterate_event_tables(portions: Iterator[pl.DataFrame]) -> Iterator[pa.Table]
 
 
 def _join_event_portions(portions: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield events in portions of bounded rows and payload bytes, across the borders of the given ones."""
     joined: list[pl.DataFrame] = []
     rows = size = 0
     for portion in portions:
@@ -114,7 +115,7 @@ def read_image_ranges(blobs: Blobs, ranges: list[ImageRange]) -> list[memoryview
     """
     images: dict[ImageRange, memoryview | None] = {}
     for run in _group_neighbouring_ranges(sorted(set(ranges))):
-        images.update(_read_neighbouring_ranges(blobs, run))
+        images.update(_read_image_ranges_at_once(blobs, run))
     return [images[range] for range in ranges]
 
 
@@ -281,7 +282,7 @@ def _group_neighbouring_ranges(ranges: Iterable[ImageRange]) -> Iterator[list[Im
         yield run
 
 
-def _read_neighbouring_ranges(blobs: Blobs, run: list[ImageRange]) -> dict[ImageRange, memoryview | None]:
+def _read_image_ranges_at_once(blobs: Blobs, run: list[ImageRange]) -> dict[ImageRange, memoryview | None]:
     start = run[0].offset
     end = max(range.offset + range.length for range in run)
     try:

@@ -149,6 +149,7 @@ def _measure_span(bound: pl.DataFrame) -> int:
 
 
 def _add_up_by_frame(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return size, first and last time of the events of each frame, from partial sums."""
     return rows.group_by("frame_seq").agg(
         pl.col("size").sum(), pl.col("first_ms", "first_byte").min(), pl.col("last_ms", "last_byte").max()
     )

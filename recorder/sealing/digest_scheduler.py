@@ -93,7 +93,7 @@ class DigestScheduler:
             self._wake_writer.send_bytes(b"!")
 
     def _receive_messages(self) -> None:
-        """Handle messages of the workers; wait for one if there is none."""
+        """Handle messages of the workers; wait for a message if there is none."""
         stall_seconds = self._setup.budget.stall_seconds
         left = [
             seconds for worker in self.workers if (seconds := worker.seconds_left(stall_seconds)) is not None

@@ -182,6 +182,7 @@ def _defer_session(row: SessionRow) -> None:
 
 
 def _mark_failed_session_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+    """Set a session aside, so that sealing goes on without it, and record the cause everywhere."""
     row.waiting_since = None
     row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
     db.add(row)

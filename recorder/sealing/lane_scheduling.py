@@ -193,6 +193,7 @@ class LaneScheduler:
         return time.monotonic() - work.began >= self.times.lane_seconds
 
     def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
+        """Return whether lanes other than this one wait that this run could take."""
         ready = lanes.list_ready_lanes(db, except_for=frozenset([work.lane]), resumable=self.paused)
         return bool(lanes.list_takeable_lanes(db, self._owner, ready, runs=self._runs))
 

@@ -33,7 +33,7 @@ class StoreContentMissing(Conflict):
 
 
 def require_known_content(settings: Settings, database: Database) -> None:
-    """Check that no store is about to be marked as a new one whose content the database lists.
+    """Check that no store without a mark should hold content that the database lists.
 
     Raises:
         StoreContentMissing: if one is.

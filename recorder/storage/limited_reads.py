@@ -105,6 +105,7 @@ class _TimeLimit:
 
 @contextmanager
 def _ending_sqlite_statements(db: DbSession, limit: _TimeLimit, instructions: int) -> Iterator[None]:
+    """End SQLite statements of the block that take longer than the limit."""
     connection = db.connection().connection.driver_connection
     assert isinstance(connection, sqlite3.Connection)
     connection.set_progress_handler(limit.is_over, instructions)

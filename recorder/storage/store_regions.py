@@ -218,6 +218,7 @@ def _read_lake_mark(url: str, region: str) -> str | None:
 
 
 def _make_lake_mark(url: str, region: str) -> LakeTable:
+    """Return the table that marks a lake store as this deployment's, with its region."""
     # The mark is a table without rows, since the library opens every store that the lake supports.
     layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
     return LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)

@@ -214,7 +214,7 @@ def _remove_left_folders(parent: Path) -> None:
 
 
 def _remove_if_empty(folders: Iterable[Path]) -> None:
-    """Remove the empty ones of some folders; inner folders come before those that contain them."""
+    """Remove folders that are empty; inner folders come before those that contain them."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()

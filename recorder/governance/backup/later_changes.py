@@ -185,6 +185,7 @@ def _append_later_entries(db: DbSession, workspace_id: str, entries: list[AuditR
 
 
 def _apply_later_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
+    """Repeat a change that the audit log recorded after the backup: deletions, revoked keys and holds."""
     match entry.action:
         case "session.delete":
             applied.deleted_sessions += _repeat_later_deletion(runtime, entry)
@@ -269,6 +270,7 @@ def _finish_later_purges(runtime: Runtime) -> int:
 
 
 def _make_later_purges_due(runtime: Runtime) -> int:
+    """Make all open purges due now, and return how many there are."""
     now = clock.now()
     with runtime.database.transaction(write=True) as db:
         session_ids = _list_open_purges(db)
