@@ -293,7 +293,7 @@ class Pager:
         except (binascii.Error, ValueError):
             return None
         mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-        if _encode_base64(raw) != cursor:  # other letters can encode the same bytes
+        if _encode_cursor_base64(raw) != cursor:  # other letters can encode the same bytes
             return None
         if not hmac.compare_digest(mac, self._compute_cursor_mac(content)):
             return None
@@ -302,7 +302,7 @@ class Pager:
 
     def _encode_cursor(self, position: Any) -> str:
         content = canonical_json([self._instant_ms, position])
-        return _encode_base64(self._compute_cursor_mac(content) + content)
+        return _encode_cursor_base64(self._compute_cursor_mac(content) + content)
 
     def _compute_cursor_mac(self, content: bytes) -> bytes:
         bound = canonical_json(self._bound_to) + b"\0" + content
@@ -313,7 +313,7 @@ def _serialize_list_item(item: BaseModel) -> bytes:
     return item.model_dump_json(by_alias=True).encode()
 
 
-def _encode_base64(raw: bytes) -> str:
+def _encode_cursor_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 

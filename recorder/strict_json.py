@@ -141,12 +141,12 @@ def _describe_nan_or_infinity(text: str) -> InvalidJson:
 
 
 def _describe_too_many_digits(text: str) -> InvalidJson:
-    location = locate_number(text, lambda number: _is_integer(number) and len(number) > _INTEGER_DIGITS)
+    location = locate_number(text, lambda number: _is_integer_text(number) and len(number) > _INTEGER_DIGITS)
     return InvalidJson(f"A number has too many digits{location}.")
 
 
 def _describe_too_large_integer(text: str) -> ValidationFailed:
-    location = locate_number(text, lambda number: _is_integer(number) and int(number) not in _INT64)
+    location = locate_number(text, lambda number: _is_integer_text(number) and int(number) not in _INT64)
     message = f"Integers must fit into 64 bits{location}."
     return ValidationFailed.of(_find_integer_pointer(text), "invalid_integer", message=message)
 
@@ -198,7 +198,7 @@ def _holds_surrogate(value: Any) -> bool:
 
 
 def _describe_too_large_float(text: str) -> InvalidJson:
-    location = locate_number(text, lambda number: not _is_integer(number) and math.isinf(float(number)))
+    location = locate_number(text, lambda number: not _is_integer_text(number) and math.isinf(float(number)))
     return InvalidJson(f"A number is too large{location}.")
 
 
@@ -206,5 +206,5 @@ def _describe_lone_surrogate(text: str) -> InvalidJson:
     return InvalidJson(f"A string holds half of a surrogate pair{locate_surrogate(text)}; send both halves.")
 
 
-def _is_integer(number: str) -> bool:
+def _is_integer_text(number: str) -> bool:
     return number.lstrip("-").isdigit()

@@ -134,6 +134,7 @@ def _break_screen_text_into_lines(text: str, type_px: int, width: float, height:
 
 @lru_cache(maxsize=64)
 def _load_font(type_px: int) -> ImageFont.FreeTypeFont:
+    """Return Pillow's own font, in which texts of drawn screens are set."""
     font = ImageFont.load_default(type_px)
     if not isinstance(font, ImageFont.FreeTypeFont):
         raise RuntimeError("Pillow was built without FreeType; install a build that has it.")

@@ -240,5 +240,6 @@ def _normalize_ipv6(text: str) -> str:
 
 
 def _quote_path(rest: str) -> str:
+    """Return the path and query of an address with characters quoted that a URL must not contain."""
     path = rest if rest.startswith("/") else f"/{rest}"
     return quote(path, safe=_LITERAL)

@@ -136,6 +136,7 @@ def _is_suspect_body(body: bytes, decoded: _Body) -> bool:
 
 
 def _count_colons(text: bytes) -> int:
+    """Return the number of colons in a body: fewer after decoding show a key that was sent twice."""
     # A third of the time of `text.count`.
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord(":")))
 

@@ -99,6 +99,7 @@ def _list_axis_elements(
 def _holds_predicate(
     element: DomElement, expression: tuple[Any, ...], number: int, size: int, budget: Budget
 ) -> bool:
+    """Return whether an element holds an XPath predicate, as number `number` of `size` found ones."""
     match expression:
         case ("number", wanted_number):
             return bool(number == wanted_number)

@@ -147,6 +147,7 @@ def _make_snapshot_key(task: DigestTask, content: bytes) -> str | None:
 def _compute_digest(
     task: DigestTask, content: bytes, budget: DigestBudget
 ) -> PictureDigestMessage | SnapshotDigestMessage:
+    """Return the digest of a picture or DOM snapshot, within the limit on CPU time."""
     with _limit_digest_worker_cpu(budget.seconds(task)):
         if task.kind == "picture":
             return PictureDigestMessage(

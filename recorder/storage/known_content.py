@@ -72,6 +72,7 @@ def _lists_hosted_exports(db: DbSession, settings: Settings) -> bool:
 
 
 def _has_session(db: DbSession, *conditions: object) -> bool:
+    """Return whether a session fulfils these conditions."""
     return db.exec(select(SessionRow.id).where(*conditions).limit(1)).first() is not None  # type: ignore[arg-type]
 
 

@@ -354,6 +354,7 @@ def _complete_lake_file_columns(
 
 
 def _read_group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], LakeFileBounds]:
+    """Return a function that gives the least and greatest value of a column in a Parquet row group."""
     known: dict[str, LakeFileBounds] = {}
     for index in range(group.num_columns):
         column = group.column(index)

@@ -49,6 +49,7 @@ def _make_sendable_error(error: Exception) -> Exception:
 
 
 def _stop_worker(_signal: int, _frame: FrameType | None) -> None:
+    """End this worker process of an export on a signal."""
     # An exception, so that a file that is being written is discarded and not left.
     sys.exit(1)
 

@@ -226,6 +226,7 @@ def _make_pointer_event(action: DemonstrationAction, held: int) -> dict[str, Any
 
 
 def _map_event_type(dom_type: str) -> str:
+    """Return the event type of the service for the type of a DOM event."""
     known = _TYPES.get(dom_type, dom_type)
     if _TYPE.fullmatch(known):
         return known

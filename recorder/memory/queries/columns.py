@@ -246,6 +246,7 @@ def _make_outcome_columns(rows: Sequence[Sequence[Any]]) -> dict[str, Ints]:
 
 
 def _append_rows(rows: Any, new_rows: Any) -> Any:
+    """Return a column of the graph with the rows of a newer version appended."""
     return np.concatenate([rows, new_rows])
 
 

@@ -220,7 +220,9 @@ class _RebuiltTableRows:
         was = {values[key]: values for values in stored}
         self._added = [values for values in wanted if values[key] not in was]
         self._moved = [
-            values for values in wanted if values[key] in was and _has_changed(values, was[values[key]])
+            values
+            for values in wanted
+            if values[key] in was and _has_rebuilt_row_changed(values, was[values[key]])
         ]
         self._gone = sorted(was.keys() - {values[key] for values in wanted})
 
@@ -252,7 +254,7 @@ class _RebuiltTableRows:
         )
 
 
-def _has_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+def _has_rebuilt_row_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     return any(values[name] != stored[name] for name in values)
 
 

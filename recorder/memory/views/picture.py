@@ -274,6 +274,7 @@ def _describe_picture(view: GraphView) -> str:
 
 
 def _make_caption(view: GraphView, shown: GraphView) -> str:
+    """Return the line under the picture of a graph: workflow, sessions, nodes and edges shown."""
     total = len(view.nodes) + view.hidden
     nodes = f"{total} nodes" if total == len(shown.nodes) else f"{len(shown.nodes)} of {total} nodes shown"
     edges, drawn = (

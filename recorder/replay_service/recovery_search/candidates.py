@@ -196,6 +196,7 @@ def _list_candidate_acts(runtime: Runtime, session: SessionRow, until_ms: int) -
 
 
 def _describe_candidate(acts: Sequence[_Act], counted: _CountedNode) -> RecoveryCandidate:
+    """Return a node that the failed session passed as a candidate from which to recover."""
     passed, step = counted.passed, counted.step
     position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
     repeated = 0
