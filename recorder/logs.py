@@ -158,6 +158,7 @@ def _add_request_id(_: Any, __: str, entry: EventDict) -> EventDict:
 
 
 def _put_time_first(_: Any, __: str, entry: EventDict) -> EventDict:
+    """Put the time of a log entry before its other members."""
     record: logging.LogRecord = entry["_record"]
     at = clock.to_iso(clock.from_ms(int(record.created * 1000)))
     for name in _TWICE:

@@ -187,7 +187,7 @@ def parse_page_reading(value: Any) -> PageReading:
 
 
 def parse_page_boxes(value: Any) -> tuple[tuple[int, int, int, int], ...]:
-    """Return rectangles of the page.
+    """Return rectangles that the page's script sent, in whole pixels.
 
     Raises:
         TypeError, ValueError, OverflowError: if one is no rectangle, or they are too many.

@@ -259,7 +259,7 @@ def _decode_dictionaries(column: pa.Array) -> pa.Array:
 
 
 def _cut_pictures_by_size(lengths: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each portion."""
+    """Yield start and end of portions of pictures that are loaded together, by their sizes in bytes."""
     start = n_bytes = 0
     for index, length in enumerate(lengths):
         if index > start and (index - start == _FRAMES_AT_ONCE or n_bytes + length > _IMAGE_BYTES_AT_ONCE):

@@ -168,7 +168,7 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
 
 
 def format_card_page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the Markdown lines of a dataset card."""
     spec, totals = manifest["spec"], manifest["totals"]
     yield from (f"# {escape_markdown_text(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
     workflows = escape_markdown_text(", ".join(spec["workflow"]))

@@ -204,6 +204,7 @@ def _choose_text_for_hidden_input(text: str, mask: Callable[[Any], Any]) -> str:
 
 
 def _reduce_input_text(text: str) -> _Reduced:
+    """Return a text without case, spaces and URL encoding, with the position of each character."""
     characters: list[str] = []
     reduced = _Reduced("", array("l"), array("l"))
     for token in _TOKENS.finditer(text):

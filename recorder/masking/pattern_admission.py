@@ -142,6 +142,7 @@ def _scan_pattern_text(rules: Any, text: bytes) -> None:
 
 
 def _exhaust_matches(rule: DetectorRule, text: bytes) -> None:
+    """Run a masking pattern over a text up to the limit on matches, to measure its time."""
     for _ in islice(rule.find(text), limits.MASKING_HITS + 1):
         pass
 
@@ -157,6 +158,7 @@ def _encode_policy_of_patterns(patterns: Sequence[Mapping[str, str]]) -> str:
 
 
 def _make_joint_refusal(text: str) -> PatternRefusal:
+    """Return the refusal of patterns that are too slow together, though none is alone."""
     return PatternRefusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
 
 

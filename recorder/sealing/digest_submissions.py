@@ -138,6 +138,7 @@ class Submission:
             self.future.set_exception(error)
 
     def _add_frames(self, frames: Sequence["FrameRow"]) -> None:
+        """Add the tasks of frames; frames with an equal picture or snapshot share its task."""
         pictures: dict[str, DigestSubmissionTask] = {}
         snapshots: dict[tuple[str, int, int], DigestSubmissionTask] = {}
         for frame in frames:

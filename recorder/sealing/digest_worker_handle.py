@@ -61,7 +61,7 @@ class DigestWorkerHandle:
         self._send_message(DigestWantedMessage(indexes))
 
     def receive(self) -> FromWorker:
-        """Read a message.
+        """Return the next message that the worker sent.
 
         Raises:
             EOFError: if the worker has died.

@@ -156,6 +156,7 @@ class BatchPreparation:
         )
 
     def _advance_unit(self, unit: "SmallSessions | LargeSession") -> None:
+        """Prepare the next portion of a large session or of small ones; leave out what was deleted."""
         if isinstance(unit, LargeSession):
             if not self._read_waiting_sessions(unit.session_ids):
                 self.leave_out(unit.session_ids)

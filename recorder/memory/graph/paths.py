@@ -245,6 +245,7 @@ class PathIndex:
         return [[keys[index] for index in part.tolist()] for part in np.split(order, ends)]
 
     def _add_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
+        """Make a path of these variants, whose nodes are those of the variant that leads them."""
         leader = self.choose_leader(keys)
         node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = make_unused_graph_id("pth", self.scope, self._ids, node_ids)

@@ -145,7 +145,7 @@ class CandidateSearches:
             self._store(held, current, SearchReply(error="the run ended during each search"))
             return True
         try:
-            task = self._make_task(current)
+            task = self._make_search_task(current)
         except NotFound:
             return True  # deleted in between: the purge of the session removes the row
         except ValidationFailed as error:
@@ -158,7 +158,7 @@ class CandidateSearches:
     def _begin_long(self, row: SearchedRow) -> Generator[SearchReply | None, None, None]:
         """Search in a process of its own; yield None until there is a reply."""
         try:
-            task = self._make_task(row)
+            task = self._make_search_task(row)
         except NotFound:
             yield SearchReply(is_gone=True)
             return
@@ -171,7 +171,7 @@ class CandidateSearches:
         finally:
             process.end()
 
-    def _make_task(self, row: SearchedRow) -> SearchTask:
+    def _make_search_task(self, row: SearchedRow) -> SearchTask:
         settings = self._runtime.settings
         with self._runtime.database.transaction(write=False) as db:
             session = find_session(db, row.tenant, row.session_id)
