@@ -326,7 +326,7 @@ def _format_markdown_cell(value: Any) -> str:
 
 
 def _name_counts(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
-    """Return counts by a name that clients chose."""
+    """Return counts of values, with the value as Markdown text; `none` for a missing value."""
     return [("none" if name is None else escape_markdown_text(name), count) for name, count in counts]
 
 

@@ -98,7 +98,7 @@ class FilteringProxy:
         self.credentials = "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
     def start(self) -> None:
-        """Listen.
+        """Start the proxy's thread, and wait until it listens.
 
         Raises:
             OSError: if no port can be opened.
@@ -278,7 +278,7 @@ class FilteringProxy:
             if status is None or status[1] == b"101":
                 raise _Refused("502 Bad Gateway")
             head = format_http_head(line, fields, None)
-            self._count(len(head))
+            self._count_passed_bytes(len(head))
             writer.write(head)
             if not status[1].startswith(b"1"):
                 break
@@ -290,15 +290,15 @@ class FilteringProxy:
                 chunk = await reader.read(_CHUNK_BYTES)
             if not chunk:
                 break
-            self._count(len(chunk))
+            self._count_passed_bytes(len(chunk))
             writer.write(chunk)
             async with asyncio.timeout(self._limits.idle_s):
                 await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
 
-    def _count(self, size: int) -> None:
-        """Count bytes.
+    def _count_passed_bytes(self, size: int) -> None:
+        """Count bytes that pass the proxy, against the limit of the replay.
 
         Raises:
             ConnectionAbortedError: if the replay has used up its bytes.

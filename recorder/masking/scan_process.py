@@ -62,7 +62,7 @@ def encode_scan_message(message: msgspec.Struct) -> bytes:
 
 
 def main() -> None:
-    """Serve jobs from stdin until it ends."""
+    """Run masking jobs from stdin until it ends."""
     with suppress(OSError):
         os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -70,7 +70,7 @@ def make_miniwob_workflow_slug(task: str, prefix: str = "") -> str:
 def read_demonstration(
     path: Path, *, started_at: datetime, workflow: str | None = None, workflow_prefix: str = ""
 ) -> ImportedRecording:
-    """Return the recording of one file.
+    """Return the recording of one file with a MiniWoB++ demonstration.
 
     Args:
         path: the file; its folder's name is the task.

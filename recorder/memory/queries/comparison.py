@@ -191,7 +191,7 @@ def _read_outcome_shares(part: ViewNode | None) -> Any:
 def _describe_change(
     selected: _ComparedHalf, against: _ComparedHalf, in_selected: int, in_against: int
 ) -> dict[str, Any]:
-    """Return the members that all changes share."""
+    """Return the members that the changes of paths, nodes and edges in a comparison have."""
     change: Change = "changed"
     if not in_selected or not in_against:
         change = "appeared" if in_selected else "disappeared"
