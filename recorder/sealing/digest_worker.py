@@ -173,7 +173,7 @@ _NICENESS = 10
 
 
 def main() -> None:
-    """Serve the pool whose socket is named on the command line."""
+    """Compute digests for the pool of the sealer whose socket is named on the command line."""
     # Ctrl-C goes to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

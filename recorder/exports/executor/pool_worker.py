@@ -55,7 +55,7 @@ def _stop_worker(_signal: int, _frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    """Serve the pool whose socket is named on the command line."""
+    """Write shards for the pool of the export whose socket is named on the command line."""
     # Ctrl-C is sent to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop_worker)
