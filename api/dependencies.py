@@ -261,7 +261,7 @@ class Pager:
 
     def make_page(self, fetched: FetchedPage[Item, Any]) -> Page[Item]:
         """Return the members of the answer for a page that was read, with the cursor of the next one."""
-        cursor = None if fetched.position is None else self._encode(fetched.position)
+        cursor = None if fetched.position is None else self._encode_cursor(fetched.position)
         return Page(data=fetched.items, next_cursor=cursor, has_more=cursor is not None)
 
     def make_answer(self, fetched: FetchedPage[Any, Any]) -> Response:
@@ -270,7 +270,7 @@ class Pager:
         In the event loop a page of 4 MiB would delay all requests of the process. The items are serialized
         one by one, since each call keeps the interpreter's lock.
         """
-        return self.make_json_answer(fetched.convert(_serialize_page_item))
+        return self.make_json_answer(fetched.convert(_serialize_list_item))
 
     def make_json_answer(self, fetched: FetchedPage[bytes, Any]) -> Response:
         """Return the answer for a page of items that are JSON already."""
@@ -285,27 +285,27 @@ class Pager:
         except (binascii.Error, ValueError):
             return None
         mac, content = raw[:_MAC_BYTES], raw[_MAC_BYTES:]
-        if _encode_base64(raw) != cursor:  # other letters can encode the same bytes
+        if _encode_cursor_base64(raw) != cursor:  # other letters can encode the same bytes
             return None
         if not hmac.compare_digest(mac, self._compute_cursor_mac(content)):
             return None
         instant_ms, position = orjson.loads(content)
         return instant_ms, position
 
-    def _encode(self, position: Any) -> str:
+    def _encode_cursor(self, position: Any) -> str:
         content = canonical_json([self._instant_ms, position])
-        return _encode_base64(self._compute_cursor_mac(content) + content)
+        return _encode_cursor_base64(self._compute_cursor_mac(content) + content)
 
     def _compute_cursor_mac(self, content: bytes) -> bytes:
         bound = canonical_json(self._bound_to) + b"\0" + content
         return compute_keyed_digest(self._secret, "cursor", bound)[:_MAC_BYTES]
 
 
-def _serialize_page_item(item: BaseModel) -> bytes:
+def _serialize_list_item(item: BaseModel) -> bytes:
     return item.model_dump_json(by_alias=True).encode()
 
 
-def _encode_base64(raw: bytes) -> str:
+def _encode_cursor_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 

@@ -117,7 +117,7 @@ def make_internal_problem_response(error: Exception, request_id: str) -> Respons
 
 
 def forget_frames(error: BaseException) -> None:
-    """Drop the frames of an error that was answered.
+    """Remove the stack frames of an error that was answered, with the values that they hold.
 
     The request's state holds the error of a limit, and its frames hold the state: both would be garbage, with
     the body that arrived so far, until a collection frees them.

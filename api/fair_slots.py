@@ -68,8 +68,8 @@ class FairSlots:
 
     async def acquire(self, owner: str) -> None:
         """Wait for a slot; call `release` at the end."""
-        if self._may_begin(owner):
-            self._take(owner)
+        if self._may_take_slot(owner):
+            self._take_slot(owner)
             return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(owner, deque()).append(turn)
@@ -79,7 +79,7 @@ class FairSlots:
             if not turn.cancelled():  # it was given a slot before it was cancelled
                 self.release(owner)
             elif turn in self._waiting.get(owner, ()):
-                self._remove_waiting(owner, turn)
+                self._remove_waiting_turn(owner, turn)
             raise
 
     def release(self, owner: str) -> None:
@@ -88,23 +88,23 @@ class FairSlots:
         self._held[owner] -= 1
         if not self._held[owner]:
             del self._held[owner]
-        while (following := next(filter(self._may_begin, self._waiting), None)) is not None:
+        while (following := next(filter(self._may_take_slot, self._waiting), None)) is not None:
             turn = self._waiting[following][0]
-            self._remove_waiting(following, turn)
+            self._remove_waiting_turn(following, turn)
             if not turn.cancelled():
-                self._take(following)
+                self._take_slot(following)
                 turn.set_result(None)
                 if following in self._waiting:
                     self._waiting.move_to_end(following)
 
-    def _may_begin(self, owner: str) -> bool:
+    def _may_take_slot(self, owner: str) -> bool:
         return self._free > self._held[owner]
 
-    def _take(self, owner: str) -> None:
+    def _take_slot(self, owner: str) -> None:
         self._free -= 1
         self._held[owner] += 1
 
-    def _remove_waiting(self, owner: str, turn: "asyncio.Future[None]") -> None:
+    def _remove_waiting_turn(self, owner: str, turn: "asyncio.Future[None]") -> None:
         turns = self._waiting[owner]
         turns.remove(turn)
         if not turns:

@@ -55,7 +55,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
 
 
 def _make_lifespan_connections(runtime: Runtime) -> OpenConnections:
-    """Return the counts of connections.
+    """Return the counts of open connections, with the limits per address and process.
 
     All have at most three quarters of the process's descriptors, since files, stores and the database need
     some; one address has at most half.

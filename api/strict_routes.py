@@ -61,13 +61,13 @@ class StrictQueryRules:
         problems = []
         for name, count in Counter(name for name, _ in sent).items():
             if name not in self.names:
-                text = f"Unknown parameter. {self._describe_allowed()}"
+                text = f"Unknown parameter. {self._describe_allowed_parameters()}"
                 problems.append(Problem("query", shorten_wire_name(name), "unknown_parameter", text))
             elif count > 1 and name not in self.repeated:
                 problems.append(Problem("query", name, "repeated_parameter", f"{name} may be sent once."))
         return [*problems, *self._find_wrong_numbers(sent)]
 
-    def _describe_allowed(self) -> str:
+    def _describe_allowed_parameters(self) -> str:
         return f"Allowed here: {', '.join(sorted(self.names))}." if self.names else "This address takes none."
 
     def _find_wrong_numbers(self, sent: list[tuple[str, str]]) -> list[Problem]:

@@ -136,6 +136,7 @@ def _strip_event_data(data: Any) -> Any:
 
 
 def _strip_metadata(metadata: Mapping[str, dg.MetadataValue]) -> dict[str, dg.MetadataValue]:
+    """Return the metadata of an event without long values: numbers and a few named values are kept."""
     remaining = {
         name: value for name, value in metadata.items() if isinstance(value, _NUMBERS) or name in _KEPT_NAMES
     }

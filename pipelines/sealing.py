@@ -193,12 +193,14 @@ class SealingAssetLog:
             log.exception("%d batches are sealed, but cannot be reported", len(batches))
 
     def _register_partitions(self, batches: list[SealedBatch]) -> None:
+        """Add the workflows of sealed batches to Dagster's dynamic partitions, where they are new."""
         self._new |= {scope for batch in batches for scope in batch.scopes} - self._registered
         register_workflow_partitions(self._context.instance, sorted(self._new, key=partition_key))
         self._registered |= self._new
         self._new.clear()
 
     def _log_assets(self, batches: list[SealedBatch]) -> None:
+        """Log materializations of the sealed assets, with a picture of the graphs at times."""
         self._undrawn.extend(batch for batch in batches if batch.scopes)
         is_due = time.monotonic() - self._drawn_at >= self._picture_every_s
         for asset, metadata in describe_sealing_progress(batches):

@@ -110,6 +110,7 @@ class SealingDrainLoop:
             return False
 
     def _is_over(self, began: float, worked: float) -> bool:
+        """Return whether the run ends now: stopped, out of time, without its lease, or idle for long."""
         now = time.monotonic()
         if self._sealer.stopping.is_set():
             self.ending = "lease lost" if self._sealer.has_lost_run_lease else "interrupted"

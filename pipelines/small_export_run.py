@@ -163,6 +163,7 @@ class SmallExportLoop:
             self._release_writer_lease()
 
     def _claim(self) -> bool:
+        """Claim the next small export and start a thread that writes it; return False if none waits."""
         claimed = claim_next_small_export(
             self._runtime.database,
             self._owner,
@@ -181,6 +182,7 @@ class SmallExportLoop:
         return True
 
     def _work(self, row: ExportRow, claim: ExportClaim) -> None:
+        """Write a claimed export in a thread, log its failure, and report that it ended."""
         finished = None
         try:
             finished = self._write(row, claim)
@@ -193,6 +195,7 @@ class SmallExportLoop:
             self._ended.put((row.id, finished))
 
     def _write(self, row: ExportRow, claim: ExportClaim) -> FinishedSmallExport | None:
+        """Write the dataset of a claimed export; leave a large one to a run of its own, and return None."""
         if not is_small_export(self._runtime.database, row):
             release_small_export_claim(claim)
             self._run_log.info(f"{row.id}: large; it gets a run of its own.")
@@ -245,6 +248,7 @@ class SmallExportLoop:
                 yield finished
 
     def _renew(self) -> bool:
+        """Renew the lease by which this run writes small exports; return False if it was lost."""
         assert self._writer_lease is not None
         with self._runtime.database.transaction(write=True) as db:
             return self._writer_lease.renew(db, only_if_held=True)

@@ -45,7 +45,7 @@ class Webserver(DagsterWebserver[Any, Any]):
     """Dagster's server without the addresses that report materializations, checks and observations."""
 
     def build_routes(self) -> list[Any]:
-        """Return Dagster's routes but for those."""
+        """Return Dagster's routes without those by which a POST reports assets."""
         routes: list[Any] = super().build_routes()  # type: ignore[no-untyped-call]
         return [route for route in routes if not route.path.startswith(_REPORTS)]
 

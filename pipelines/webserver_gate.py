@@ -132,6 +132,7 @@ class DagsterGate:
         return response
 
     def _log_out(self, scope: Scope, headers: Headers) -> Response:
+        """Show the logout page, or end the login of a POST and close its WebSockets."""
         login = self._cookies.find_login(list(self._read_cookies(headers)))
         if scope["method"] in _READING:
             return logout_page()
@@ -174,6 +175,7 @@ class DagsterGate:
     def _set_cookie(
         self, response: Response, value: str, seconds: int, scope: Scope, headers: Headers
     ) -> None:
+        """Set the login cookie of a response for so many seconds."""
         is_https = self._is_from_proxy(scope) and headers.get("x-forwarded-proto") == "https"
         response.set_cookie(
             self._cookies.name,

@@ -95,7 +95,7 @@ def logout_page() -> Response:
 
 
 def logged_out_page() -> Response:
-    """Return the answer to that button."""
+    """Return the page that follows a logout."""
     return _make_html_page("Logged out", "<p>This browser is logged out.</p>", 200, _HEADERS)
 
 

@@ -43,4 +43,5 @@ def decrypt(secret: bytes, purpose: str, encrypted: bytes, *, owner_id: str) -> 
 
 
 def _make_cipher(secret: bytes, purpose: str) -> AESGCM:
+    """Return the AES-GCM cipher whose key is derived from the deployment's secret for one purpose."""
     return AESGCM(compute_keyed_digest(secret, purpose, b""))

@@ -126,4 +126,5 @@ class LeastCostScheduler(Generic[Owner]):
 
 
 def _find_least_cost(accounts: Iterable[_Account]) -> float:
+    """Return the least cost among the accounts of owners."""
     return min((account.cost for account in accounts), default=0.0)

@@ -35,12 +35,12 @@ def describe_undecodable(body: bytes, position: int) -> str:
 
 def locate_constant(text: str) -> str:
     """Return the position of the first NaN or Infinity in parentheses; nothing for a long text."""
-    return _locate_json_fault(text, _find_match(_NON_NUMBER, lambda _: True))
+    return _locate_json_fault(text, _make_match_finder(_NON_NUMBER, lambda _: True))
 
 
 def locate_number(text: str, is_wrong: Callable[[str], bool]) -> str:
     """Return the position of the first large number that is wrong in parentheses; nothing for a long text."""
-    return _locate_json_fault(text, _find_match(_LARGE_NUMBER, is_wrong))
+    return _locate_json_fault(text, _make_match_finder(_LARGE_NUMBER, is_wrong))
 
 
 def locate_repeated_key(text: str) -> str:
@@ -78,7 +78,11 @@ def _locate_json_fault(text: str, find: Callable[[str], int | None]) -> str:
     return "" if position is None else f" ({describe_json_position(text, position)})"
 
 
-def _find_match(pattern: re.Pattern[str], is_wrong: Callable[[str], bool]) -> Callable[[str], int | None]:
+def _make_match_finder(
+    pattern: re.Pattern[str], is_wrong: Callable[[str], bool]
+) -> Callable[[str], int | None]:
+    """Return a function that finds the position of the first wrong match of a pattern."""
+
     def find(text: str) -> int | None:
         matches = (match for match in pattern.finditer(text) if match[1] is not None and is_wrong(match[1]))
         return next((match.start() for match in matches), None)

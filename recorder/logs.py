@@ -158,6 +158,7 @@ def _add_request_id(_: Any, __: str, entry: EventDict) -> EventDict:
 
 
 def _put_time_first(_: Any, __: str, entry: EventDict) -> EventDict:
+    """Put the time of a log entry before its other members."""
     record: logging.LogRecord = entry["_record"]
     at = clock.to_iso(clock.from_ms(int(record.created * 1000)))
     for name in _TWICE:
@@ -166,6 +167,7 @@ def _put_time_first(_: Any, __: str, entry: EventDict) -> EventDict:
 
 
 def _add_exception(_: Any, __: str, entry: EventDict) -> EventDict:
+    """Describe the exception of a log entry in place of its traceback."""
     exc_info = entry.pop("exc_info", None)
     if exc_info and exc_info[1] is not None:
         entry["exception"] = describe_exception(exc_info[1])
@@ -186,6 +188,7 @@ def describe_exception(error: BaseException) -> list[dict[str, Any]]:
 
 
 def _describe_error(error: BaseException) -> dict[str, Any]:
+    """Return the type, text and stack of an error for a log entry, without values that it may quote."""
     members: dict[str, Any] = {"type": f"{type(error).__module__}.{type(error).__qualname__}"}
     if isinstance(error, RecorderError):
         members["message"] = str(error)
@@ -200,10 +203,12 @@ def _describe_error(error: BaseException) -> dict[str, Any]:
 
 
 def _redact_entry(_: Any, __: str, entry: EventDict) -> EventDict:
+    """Replace secrets in all values of a log entry."""
     return {name: _redact_value(value) if name[0] != "_" else value for name, value in entry.items()}
 
 
 def _redact_value(value: Any) -> Any:
+    """Return a value of a log entry with secrets and credentials in addresses replaced."""
     if isinstance(value, dict):
         return {_redact_value(str(name)): _redact_value(member) for name, member in value.items()}
     if isinstance(value, list | tuple):

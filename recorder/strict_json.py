@@ -76,7 +76,7 @@ def parse(body: bytes, *, part: str | None = None) -> Any:
         raise error.describe(text) from None
     if _ESCAPED_NUL.search(body) or b"\0" in body or _ESCAPED_SURROGATE.search(body):
         if _find_json_steps(value, _holds_surrogate) is not None:
-            raise _describe_surrogate(text)
+            raise _describe_lone_surrogate(text)
         steps = _find_json_steps(value, _holds_nul)
         if steps is not None:
             message = "Strings must not hold NUL."
@@ -108,22 +108,22 @@ def _make_json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_nan_or_infinity(name: str) -> NoReturn:
-    raise _WrongToken(_describe_constant)
+    raise _WrongToken(_describe_nan_or_infinity)
 
 
 def _parse_json_int(digits: str) -> int:
     if len(digits) > _INTEGER_DIGITS:
-        raise _WrongToken(_describe_digits)
+        raise _WrongToken(_describe_too_many_digits)
     value = int(digits)
     if value not in _INT64:
-        raise _WrongToken(_describe_integer)
+        raise _WrongToken(_describe_too_large_integer)
     return value
 
 
 def _parse_json_float(digits: str) -> float:
     value = float(digits)
     if value in (float("inf"), float("-inf")):
-        raise _WrongToken(_describe_float)
+        raise _WrongToken(_describe_too_large_float)
     return value
 
 
@@ -140,17 +140,17 @@ def _describe_repeated_key(text: str) -> InvalidJson:
     return InvalidJson(detail, item="duplicate_key")
 
 
-def _describe_constant(text: str) -> InvalidJson:
+def _describe_nan_or_infinity(text: str) -> InvalidJson:
     return InvalidJson(f"NaN and Infinity are not JSON{locate_constant(text)}; send null or a number.")
 
 
-def _describe_digits(text: str) -> InvalidJson:
-    location = locate_number(text, lambda number: _is_integer(number) and len(number) > _INTEGER_DIGITS)
+def _describe_too_many_digits(text: str) -> InvalidJson:
+    location = locate_number(text, lambda number: _is_integer_text(number) and len(number) > _INTEGER_DIGITS)
     return InvalidJson(f"A number has too many digits{location}.")
 
 
-def _describe_integer(text: str) -> ValidationFailed:
-    location = locate_number(text, lambda number: _is_integer(number) and int(number) not in _INT64)
+def _describe_too_large_integer(text: str) -> ValidationFailed:
+    location = locate_number(text, lambda number: _is_integer_text(number) and int(number) not in _INT64)
     message = f"Integers must fit into 64 bits{location}."
     return ValidationFailed.of(_find_integer_pointer(text), "invalid_integer", message=message)
 
@@ -201,14 +201,14 @@ def _holds_surrogate(value: Any) -> bool:
     return isinstance(value, str) and _SURROGATE.search(value) is not None
 
 
-def _describe_float(text: str) -> InvalidJson:
-    location = locate_number(text, lambda number: not _is_integer(number) and math.isinf(float(number)))
+def _describe_too_large_float(text: str) -> InvalidJson:
+    location = locate_number(text, lambda number: not _is_integer_text(number) and math.isinf(float(number)))
     return InvalidJson(f"A number is too large{location}.")
 
 
-def _describe_surrogate(text: str) -> InvalidJson:
+def _describe_lone_surrogate(text: str) -> InvalidJson:
     return InvalidJson(f"A string holds half of a surrogate pair{locate_surrogate(text)}; send both halves.")
 
 
-def _is_integer(number: str) -> bool:
+def _is_integer_text(number: str) -> bool:
     return number.lstrip("-").isdigit()

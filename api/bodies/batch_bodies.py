@@ -117,10 +117,13 @@ class EventBatches:
         event_ids = [item.id for item in batch.named if is_id(item.id, "evt")]
         if event_ids:
             async with self._lookups.of(caller.workspace_id):
-                batch.assigned = await anyio.to_thread.run_sync(self._read_assigned, session_id, event_ids)
+                batch.assigned = await anyio.to_thread.run_sync(
+                    self._read_digests_of_event_ids, session_id, event_ids
+                )
         return batch
 
-    def _read_assigned(self, session_id: str, event_ids: list[str]) -> dict[str, bytes]:
+    def _read_digests_of_event_ids(self, session_id: str, event_ids: list[str]) -> dict[str, bytes]:
+        """Return the digests of events that a session has stored under these ids."""
         with self._database.transaction(write=False) as db:
             return read_assigned_event_digests(db, session_id, event_ids)
 

@@ -180,6 +180,7 @@ class LargeBody(BoundedBody):
         self._charge = self._check_again = self._reading = None
 
     async def _reserve_portion(self) -> None:
+        """Reserve memory for the next portion of the body; pay its bytes if no length was announced."""
         count = PORTION_BYTES
         if self._announced is not None:
             count = min(count, self._announced - self.reserved)

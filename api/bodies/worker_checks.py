@@ -255,13 +255,15 @@ async def _read_multipart_part(part: UploadFile | str) -> bytes:
 
 def _list_part_names(names: Collection[str]) -> str:
     """Return the first names of parts for a sentence, without characters that a terminal acts on."""
-    shown = [f"`{_replace_unprintable(shorten_wire_name(name))}`" for name in islice(names, _SHOWN_PARTS)]
+    shown = [
+        f"`{_replace_unprintable_part_name(shorten_wire_name(name))}`" for name in islice(names, _SHOWN_PARTS)
+    ]
     if len(names) > len(shown):
         shown.append(f"{len(names) - len(shown)} more")
     return ", ".join(shown) or "no parts"
 
 
-def _replace_unprintable(name: str) -> str:
+def _replace_unprintable_part_name(name: str) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name)
 
 
@@ -270,6 +272,7 @@ def _make_multipart_error(text: str) -> ValidationFailed:
 
 
 async def _read_body_chunks(descriptor: int) -> AsyncIterator[bytes]:
+    """Yield the bytes of the file in which the API process stored a large body."""
     while chunk := os.read(descriptor, _CHUNK):
         yield chunk
 

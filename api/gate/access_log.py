@@ -97,6 +97,7 @@ def _write_access_log(scope: Scope, answer: _LoggedSend, seconds: float) -> None
 
 
 def _find_page_route(path: str) -> str:
+    """Return the label of a path in log and metrics: itself for a page, else a common label."""
     # A label for each path that a client invents would fill the memory.
     return path if path in _PAGES else _UNMATCHED
 

@@ -78,7 +78,7 @@ class CallerCache:
         if now >= entry.good_until:
             return None
         if digest not in self._look_ups:
-            self._start_look_up(digest, authorization)
+            self._start_caller_look_up(digest, authorization)
         return entry.caller
 
     def has_seen(self, authorization: bytes) -> bool:
@@ -95,32 +95,33 @@ class CallerCache:
         if digest not in self._look_ups:
             if not is_well_formed_key(_read_bearer_key(authorization)):
                 raise InvalidApiKey
-            self._start_look_up(digest, authorization)
+            self._start_caller_look_up(digest, authorization)
         # Shielded: other requests wait for the same look-up when this one is cancelled.
         return await asyncio.shield(self._look_ups[digest])
 
     def forget_key(self, key_id: str) -> None:
         """Remove the entries of a key."""
-        self._forget_keys(lambda caller: caller.key_id == key_id)
+        self._forget_callers(lambda caller: caller.key_id == key_id)
 
     def forget_workspace(self, workspace_id: str) -> None:
         """Remove the entries of all keys of a workspace."""
-        self._forget_keys(lambda caller: caller.workspace_id == workspace_id)
+        self._forget_callers(lambda caller: caller.workspace_id == workspace_id)
 
-    def _forget_keys(self, is_concerned: Callable[[Caller], bool]) -> None:
+    def _forget_callers(self, is_concerned: Callable[[Caller], bool]) -> None:
         self._invalidations += 1
         self._look_ups.clear()
         for digest in [digest for digest, entry in self._cached.items() if is_concerned(entry.caller)]:
             del self._cached[digest]
 
-    def _start_look_up(self, digest: bytes, authorization: bytes) -> None:
+    def _start_caller_look_up(self, digest: bytes, authorization: bytes) -> None:
         task = asyncio.create_task(
-            self._look_up(digest, _read_bearer_key(authorization), self._invalidations)
+            self._look_up_caller(digest, _read_bearer_key(authorization), self._invalidations)
         )
         self._look_ups[digest] = task
-        task.add_done_callback(lambda done: self._end_look_up(digest, done))
+        task.add_done_callback(lambda done: self._end_caller_look_up(digest, done))
 
-    async def _look_up(self, digest: bytes, key: str, invalidations: int) -> Caller:
+    async def _look_up_caller(self, digest: bytes, key: str, invalidations: int) -> Caller:
+        """Return a key's caller from the database, and cache it unless an entry was invalidated since."""
         read_at = time.monotonic()
         caller = await anyio.to_thread.run_sync(self._authenticate_key, key)
         if invalidations == self._invalidations:
@@ -131,7 +132,7 @@ class CallerCache:
             self._cached[digest] = _CachedCaller(caller, read_at, self.cached_s)
         return caller
 
-    def _end_look_up(self, digest: bytes, done: "asyncio.Task[Caller]") -> None:
+    def _end_caller_look_up(self, digest: bytes, done: "asyncio.Task[Caller]") -> None:
         if self._look_ups.get(digest) is done:
             del self._look_ups[digest]
         error = None if done.cancelled() else done.exception()
@@ -161,11 +162,11 @@ class CallerInvalidation:
         self._workspaces: list[str] = []
 
     def add_key(self, key_id: str) -> None:
-        """Add a key that was revoked."""
+        """Have `apply` remove the caller of a revoked key from the cache."""
         self._keys.append(key_id)
 
     def add_workspace(self, workspace_id: str) -> None:
-        """Add a workspace whose settings, or whose workflows' settings, were changed."""
+        """Have `apply` remove the callers of a workspace whose settings, or workflows, were changed."""
         self._workspaces.append(workspace_id)
 
     def apply(self, cache: CallerCache) -> None:
@@ -256,13 +257,13 @@ class ScopeDenialAudit:
             caller.mode,
         )
         try:
-            write = partial(self._write_entry, origin, caller, endpoint, error)
+            write = partial(self._record_denied_call, origin, caller, endpoint, error)
             async with self._slots.hold(caller.workspace_id):
                 await anyio.to_thread.run_sync(write, limiter=self._threads)
         except Unavailable:
             log.error("a denied request was not recorded: the database does not answer")
 
-    def _write_entry(
+    def _record_denied_call(
         self, origin: Origin, caller: Caller, endpoint: Endpoint, error: InsufficientScope
     ) -> None:
         details = {"needed": error.needed, "held": str(caller.scope)}

@@ -160,6 +160,7 @@ def is_websocket_endpoint(path: str) -> bool:
 
 
 def _find_endpoint(method: str, path: str) -> Endpoint | None:
+    """Return the endpoint that serves a method and path; None if the API has none."""
     return _find_endpoints(path).get(method)
 
 

@@ -63,7 +63,7 @@ class IdempotentRequest:
         with self.running.hold_key(self.key):
             if only_reads:
                 with database.transaction(write=False) as db:
-                    claim_idempotency_key_lazily(db, self.key, on_kept=self._set_repeated)
+                    claim_idempotency_key_lazily(db, self.key, on_kept=self._mark_as_repeated)
                     yield db
                 self._keep_key_of_read(database)
                 return
@@ -90,7 +90,8 @@ class IdempotentRequest:
         """
         claim_idempotency_key_lazily(db, self.key)
 
-    def _set_repeated(self) -> None:
+    def _mark_as_repeated(self) -> None:
+        """Note that the key was used before, so that the kept answer is sent."""
         self.is_repeated = True
 
     def _keep_key_of_read(self, database: Database) -> None:

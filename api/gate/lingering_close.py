@@ -97,7 +97,7 @@ class LingeringTransport(asyncio.Transport):
         if self._lingers or self._connections is None or not self._is_client_sending():
             self.end()
         elif not self.wrapped.is_closing():
-            self._begin(self._connections)
+            self._begin_lingering(self._connections)
 
     def end(self) -> None:
         """Close the connection once what was written is sent."""
@@ -127,7 +127,7 @@ class LingeringTransport(asyncio.Transport):
             self.end()
         elif wait_s > _PAUSE_S:
             self.wrapped.pause_reading()
-            self._loop.call_later(wait_s, self._read_on)
+            self._loop.call_later(wait_s, self._resume_reading)
 
     def reset(self) -> None:
         """Reset the connection so that its client sees a failure, even for a body without a known length."""
@@ -137,27 +137,31 @@ class LingeringTransport(asyncio.Transport):
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
         self.abort()
 
-    def _begin(self, connections: LingeringConnections) -> None:
+    def _begin_lingering(self, connections: LingeringConnections) -> None:
+        """Close the sending half, and drop what the client still sends for a limited time."""
         if not self.wrapped.can_write_eof():
             self.end()
             return
         self._lingers = True
         self._ends_at = self._loop.time() + connections.longest_s
-        self._timer = self._loop.call_later(connections.silence_s, self._check, connections)
+        self._timer = self._loop.call_later(connections.silence_s, self._check_silence, connections)
         connections.add(self)
         self.wrapped.write_eof()
-        self._read_on()
+        self._resume_reading()
 
-    def _check(self, connections: LingeringConnections) -> None:
+    def _check_silence(self, connections: LingeringConnections) -> None:
+        """Close the connection if the client was silent since the last check or the time is up."""
         is_silent = self._dropped_bytes == self._checked_bytes
         self._checked_bytes = self._dropped_bytes
         left_s = self._ends_at - self._loop.time()
         if is_silent or left_s <= 0:
             self.end()
         else:
-            self._timer = self._loop.call_later(min(connections.silence_s, left_s), self._check, connections)
+            self._timer = self._loop.call_later(
+                min(connections.silence_s, left_s), self._check_silence, connections
+            )
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self.wrapped.is_closing() and not self.wrapped.is_reading():
             self.wrapped.resume_reading()
 

@@ -105,7 +105,7 @@ class OpenConnections:
             NoFreeConnection: if the process has as many as it may, and none that waits can be closed.
         """
         has_most = self._counts.get(find_client_network(address), 0) >= self.per_address
-        if has_most and not self._is_trusted(address):
+        if has_most and not self._is_trusted_proxy(address):
             raise TooManyConnections(self.per_address)
         if self._total >= self.per_process:
             self._make_room()
@@ -142,7 +142,7 @@ class OpenConnections:
         Raises:
             NoFreeConnection: if none of those that have waited longest can be closed.
         """
-        self._log_full()
+        self._log_all_connections_open()
         for _ in range(min(_TRIED, len(self._waiting))):
             connection, _ = self._waiting.popitem(last=False)
             if connection.make_room():
@@ -150,7 +150,7 @@ class OpenConnections:
             self._waiting[connection] = None
         raise NoFreeConnection(self.per_process)
 
-    def _log_full(self) -> None:
+    def _log_all_connections_open(self) -> None:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_EVERY_S:
             self._logged_at = now
@@ -159,7 +159,7 @@ class OpenConnections:
                 self.per_process,
             )
 
-    def _is_trusted(self, address: str) -> bool:
+    def _is_trusted_proxy(self, address: str) -> bool:
         if not self._proxies:
             return False
         with suppress(ValueError):

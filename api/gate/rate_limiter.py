@@ -168,6 +168,7 @@ class RateLimiter:
         return self._plan_of_surface(caller, "other" if endpoint is None else endpoint.surface)
 
     def _plan_of_surface(self, caller: Caller, surface: Surface) -> CallerPlan:
+        """Return the cached token buckets of a caller for requests of a surface and their body bytes."""
         plan = self._plans.get((caller.key_id, surface))
         if plan is not None and plan.tier is caller.tier:
             return plan
@@ -175,7 +176,7 @@ class RateLimiter:
         plan = CallerPlan(
             _make_bucket_pair(caller, rates, surface, subject=f"`{surface}`"),
             _make_bucket_pair(caller, tier.body_bytes, "bytes", subject="body bytes", suffix="_bytes"),
-            (self._count_of(caller.key_id), self._count_of(caller.workspace_id)),
+            (self._find_work_count(caller.key_id), self._find_work_count(caller.workspace_id)),
             tier,
         )
         if len(self._plans) >= _PLANS:
@@ -183,13 +184,15 @@ class RateLimiter:
         self._plans[caller.key_id, surface] = plan
         return plan
 
-    def _count_of(self, name: str) -> WorkCount:
+    def _find_work_count(self, name: str) -> WorkCount:
+        """Return the count of work under way of a key or workspace."""
         count = self._counts.get(name)
         if count is None:
             count = self._counts[name] = WorkCount()
         return count
 
     def _plan_of_address(self, address: str, *, is_signed: bool) -> BucketPlan:
+        """Return the token bucket of a client network: for signed reads, or requests without a valid key."""
         kind = "signed" if is_signed else "strangers"
         plan = self._address_plans.get((address, kind))
         if plan is not None:

@@ -283,7 +283,7 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             counts.open(self.client[0])
         except (TooManyConnections, NoFreeConnection) as error:
             self._is_refused = True
-            self._write_answer(error, make_limit_headers(error))
+            self._write_error_answer(error, make_limit_headers(error))
             self._close_connection()
         else:
             self._counts, self._unread.held = counts, counts.answers
@@ -369,10 +369,10 @@ class SlowClientProtocol(UpgradeIgnoringProtocol):
             rate_decision = await rate_limiter.admit_address(address, is_signed=False)
             error, headers = rate_decision.error or error, rate_decision.headers
         if not self.transport.is_closing():
-            self._write_answer(error, headers)
+            self._write_error_answer(error, headers)
         self._close_connection()
 
-    def _write_answer(self, error: RecorderError, headers: list[Header]) -> None:
+    def _write_error_answer(self, error: RecorderError, headers: list[Header]) -> None:
         request_id = self._ids.next()
         self.transport.write(serialize_answer(make_problem_response(error, request_id), request_id, headers))
 

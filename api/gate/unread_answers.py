@@ -63,20 +63,21 @@ class UnreadAnswer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._drop_bytes()
+            self._stop_counting_bytes()
 
     def forget_protocol(self) -> None:
         """End the deadline of a connection that is lost, and forget its protocol."""
         self.stop()
         self.reset, self._find_owner = _do_nothing, str
 
-    def _drop_bytes(self) -> None:
+    def _stop_counting_bytes(self) -> None:
         if self.held is not None:
             self.held.drop(self)
 
     def _check_progress(self, before: int) -> None:
+        """Reset the connection if its client read nothing since the last check."""
         self._timer = None
-        self._drop_bytes()
+        self._stop_counting_bytes()
         if self.count_bytes() >= before:
             self.reset()
         else:

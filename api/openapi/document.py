@@ -152,6 +152,7 @@ def _document_gate_answers(method: str, operation: _Document) -> None:
 
 
 def _refer_to_headers(status: str) -> dict[str, dict[str, str]]:
+    """Return references to the response headers that answers of a status have."""
     names = [name for name in _HEADERS if status in _HEADER_STATUSES.get(name, (status,))]
     return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 

@@ -75,11 +75,11 @@ class Readiness:
         """
         async with self._lock:
             if time.monotonic() - self._checked_at >= PARTS_CACHED_S:
-                await anyio.to_thread.run_sync(self._check, limiter=self._thread)
+                await anyio.to_thread.run_sync(self._check_parts_and_warnings, limiter=self._thread)
             return self._parts, self._warnings
 
-    def _check(self) -> None:
-        self._parts = {name: self._check_part(name) for name in ("database", "blobs", "lake")}
+    def _check_parts_and_warnings(self) -> None:
+        self._parts = {name: self._ping_part(name) for name in ("database", "blobs", "lake")}
         self._checked_at = time.monotonic()
         if self._checked_at - self._warned_at < _WARNINGS_CACHED_S:
             return
@@ -90,7 +90,7 @@ class Readiness:
             self._warnings = []
         self._warned_at = time.monotonic()
 
-    def _check_part(self, part: str) -> str:
+    def _ping_part(self, part: str) -> str:
         try:
             getattr(self._runtime, part).ping()
         except RecorderError:
@@ -312,9 +312,10 @@ class _BacklogCollector(Collector):
         for status, count in backlog.deliveries.items():
             recent.add_metric([status], count)
         yield recent
-        yield from self._collect_overdue()
+        yield from self._collect_removal_metrics()
 
-    def _collect_overdue(self) -> Iterator[GaugeMetricFamily]:
+    def _collect_removal_metrics(self) -> Iterator[GaugeMetricFamily]:
+        """Yield the metrics of open and overdue erasures and purges."""
         overdue = self._overdue
         yield GaugeMetricFamily(
             "recorder_erasures_open", "Erasures that have not ended.", overdue.open_erasures

@@ -52,7 +52,7 @@ class PortionedDownload(Response, ABC):
         """Write the body; an error before its first portion is raised and answered as a problem."""
         with self._reads.hold(self._caller):
             try:
-                first = await self._read()
+                first = await self._read_next_portion()
                 await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
                 await self._write_or_reset(first, scope, receive, send)
             finally:
@@ -60,7 +60,7 @@ class PortionedDownload(Response, ABC):
                 self._reads.submit(self.close)
 
     async def _write_or_reset(self, first: bytes | None, scope: Scope, receive: Receive, send: Send) -> None:
-        writing = asyncio.create_task(self._write(first, send))
+        writing = asyncio.create_task(self._write_portions(first, send))
         leaving = asyncio.create_task(wait_until_disconnected(receive))
         try:
             await asyncio.wait((writing, leaving), return_when=asyncio.FIRST_COMPLETED)
@@ -72,17 +72,17 @@ class PortionedDownload(Response, ABC):
             leaving.cancel()
             await asyncio.gather(writing, leaving, return_exceptions=True)
 
-    async def _write(self, first: bytes | None, send: Send) -> None:
+    async def _write_portions(self, first: bytes | None, send: Send) -> None:
         await send(make_connection_body_part(self.begin()))
         body = first
         while body is not None:
             # A client that does not read must not block other downloads.
             async with asyncio.timeout(limits.WHOLE_READ_PATIENCE_S):
                 await send(make_connection_body_part(body))
-            body = await self._read()
+            body = await self._read_next_portion()
         await send(make_connection_body_part(self.end(), is_last=True))
 
-    async def _read(self) -> bytes | None:
+    async def _read_next_portion(self) -> bytes | None:
         return await self._reads.run(self._caller.workspace_id, self.read_portion)
 
 

@@ -60,11 +60,11 @@ class EventStream(Response):
                 return
             try:
                 with STREAM_READERS.labels("sse").track_inprogress():
-                    await self._write(reader, scope, receive, send)
+                    await self._write_event_stream(reader, scope, receive, send)
             finally:
                 self._hub.leave(reader)
 
-    async def _write(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _write_event_stream(self, reader: Reader, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers["Last-Event-ID"] = str(reader.position)
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         await send(make_connection_body_part(self._make_preamble(reader)))

@@ -128,6 +128,7 @@ class LoginCookies:
         _write_private_login_file(self._ended_folder / login.id, str(login.expires_s))
 
     def _read_ended(self) -> set[str]:
+        """Return the ids of logins that were ended by a logout, and delete the marks of expired ones."""
         ended = set()
         for path in self._ended_folder.glob("*"):
             if path.stat().st_mtime < _read_login_clock_s() - LOGIN_SECONDS:

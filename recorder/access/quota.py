@@ -145,6 +145,7 @@ def charge_quota_minutes(db: DbSession, workspace_id: str, captured_ms: int) -> 
 
 
 def _add_captured_ms(db: DbSession, *, workspace_id: str, ms: int) -> None:
+    """Add captured time to the workspace's usage of this month."""
     db.flush()
     _add_usage(db, workspace_id, quota_period_at(clock.now()), "captured_minutes", captured_ms=ms)
 

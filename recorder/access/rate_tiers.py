@@ -85,6 +85,7 @@ def _make_rates_per_minute(key: int, workspace: int) -> SurfaceRates:
 def _make_tier(
     name: str, factor: int, *, captured_minutes: int | None = None, exported_rows: int | None = None
 ) -> Tier:
+    """Return a tier whose rates are those of the lowest tier times a factor."""
     rates: dict[Surface, SurfaceRates] = {
         "create_session": _make_rates_per_second(30 * factor, 200 * factor),
         "append_events": _make_rates_per_second(1000 * factor, 5000 * factor),

@@ -43,6 +43,7 @@ class AuditPortions:
             return self._read_part(db)
 
     def _read_part(self, db: DbSession) -> bytes:
+        """Return the next audit entries as JSON lines, at most a portion."""
         head = db.get(AuditHeadRow, self._filters.workspace_id)
         last_number = 0 if head is None else head.number
         searched_to = min(self._filters.after_number + SEARCHED_ENTRIES, last_number)

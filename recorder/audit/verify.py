@@ -106,6 +106,7 @@ def _list_audited_workspaces(db: DbSession) -> list[str]:
 
 
 def _contains_head(database: Database, workspaces: list[str], head: str) -> bool:
+    """Return whether any of these workspaces' audit chains has an entry with this hash, pruned or not."""
     with database.transaction(write=False) as db:
         rows = db.exec(select(AuditRow.workspace_id).where(AuditRow.hash == head)).all()
         pruned = db.exec(select(AuditHashRow.workspace_id).where(AuditHashRow.hash == head)).all()

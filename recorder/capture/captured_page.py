@@ -109,13 +109,13 @@ class CapturedPage:
             state = self._keep_state(reading)
             if state.frame_id is not None:
                 return
-            picture = await self._take_picture()
+            picture = await self._take_screenshot()
             is_same = (await self.read_document_version())[0] == state.reading.version
             if is_same:
                 break
         # What moves is painted over where it was before the picture, and where it is after it.
         rects = (*reading.masked_rects, *parse_page_boxes(await self.reader.call("boxes")))
-        self._keep_frame(state, self._mask_picture(picture, rects, state.reading.scale), t_ms)
+        self._journal_frame(state, self._mask_screenshot(picture, rects, state.reading.scale), t_ms)
 
     async def read_document_version(self) -> tuple[str, bool]:
         """Return the version of the document, and whether the page is loaded."""
@@ -131,7 +131,7 @@ class CapturedPage:
         match method:
             case "Runtime.bindingCalled":
                 if self.reader.is_own_context(params.get("executionContextId")):
-                    self._handle_message(params.get("payload"))
+                    self._handle_script_message(params.get("payload"))
             case "Page.frameRequestedNavigation":
                 if params["frameId"] == self.reader.frame_id:
                     self._is_requested = params.get("reason") != "reload"
@@ -139,25 +139,25 @@ class CapturedPage:
             case "Page.frameNavigated":
                 frame = params["frame"]
                 if frame["id"] == self.reader.frame_id:
-                    self._add_navigation(str(frame["url"]) + str(frame.get("urlFragment") or ""))
+                    self._journal_navigation(str(frame["url"]) + str(frame.get("urlFragment") or ""))
             case "Page.navigatedWithinDocument":
                 if params["frameId"] == self.reader.frame_id:
                     self._is_requested = True
-                    self._add_navigation(str(params["url"]))
+                    self._journal_navigation(str(params["url"]))
             case "Page.javascriptDialogOpening":
                 self._dialog = {
                     "kind": str(params.get("type"))[:20],
                     "message": str(params.get("message"))[:1_000],
                 }
             case "Page.javascriptDialogClosed":
-                self._add_dialog(accepted=bool(params.get("result")))
+                self._journal_dialog(accepted=bool(params.get("result")))
             case _:
                 self.reader.handle_event(method, params)
 
     def add_opening(self, url: str, *, is_popup: bool) -> None:
         """Take the address at which the capture of the page begins."""
         if not is_popup:
-            self._add_navigation(url)
+            self._journal_navigation(url)
         elif url in ("", "about:blank"):
             # What opened the page causes its first navigation too.
             self._is_requested = True
@@ -166,7 +166,7 @@ class CapturedPage:
         """Take a request of the page: one that may change something is a signal of the step before it."""
         if method.upper() not in CHANGING_METHODS or kind not in ("fetch", "xhr"):
             return
-        page, request = urlsplit(self._get_url()), urlsplit(url)
+        page, request = urlsplit(self._get_latest_url()), urlsplit(url)
         if (page.scheme, page.netloc) == (request.scheme, request.netloc):
             self._journal.add_request(method.upper(), self._journal.redact(url))
 
@@ -176,12 +176,12 @@ class CapturedPage:
         event = self._make_event("download", self._journal.now_ms)
         self._journal.add_effect({**event, "data": {"filename": filename[:255]}}, signal)
 
-    def _handle_message(self, payload: object) -> None:
+    def _handle_script_message(self, payload: object) -> None:
         match parse_script_message(payload):
             case PageScriptAction() as message:
                 self.on_action()
                 self._frames_before_action = 0
-                self._add_action(message)
+                self._journal_action(message)
             case PageScriptSecrets(document, digests):
                 self._journal.keep_secrets(document, digests)
             case PageScriptSettled():
@@ -189,14 +189,15 @@ class CapturedPage:
             case PageScriptProblem(where):
                 _log.warning("The page script failed on an event of the type %s.", where)
 
-    def _add_action(self, message: PageScriptAction) -> None:
+    def _journal_action(self, message: PageScriptAction) -> None:
+        """Add the event of an action that the page's script reported, and the frame before it."""
         t_ms = self._journal.convert_time(message.time_ms)
         if message.reading is not None:
             self._keep_state(message.reading)
         state = self._states.get(message.version)
         if state is not None and state.frame_id is None and self._picture is not None:
             # The picture before is a little older than the snapshot.
-            self._keep_frame(state, self._picture, t_ms)
+            self._journal_frame(state, self._picture, t_ms)
         event = self._make_event(message.type, t_ms)
         if message.type == "dblclick" and message.continues_click:
             if self._journal.join_double_click(event["app"]):
@@ -230,7 +231,8 @@ class CapturedPage:
             event["input"] = given
         self._journal.add_step(event)
 
-    def _add_navigation(self, url: str) -> None:
+    def _journal_navigation(self, url: str) -> None:
+        """Add a navigation: as the effect of the last action if it caused it, else as an event of its own."""
         is_caused, self._is_requested = self._is_requested, False
         is_post, self._is_post = self._is_post, False
         if not url or url == "about:blank":
@@ -246,7 +248,8 @@ class CapturedPage:
         event = self._make_event("navigate", self._journal.now_ms)
         self._journal.add_effect({**event, "url": url}, signal)
 
-    def _add_dialog(self, *, accepted: bool) -> None:
+    def _journal_dialog(self, *, accepted: bool) -> None:
+        """Add the event of a dialog that was accepted or dismissed."""
         data = {**self._dialog, "accepted": accepted}
         event = self._make_event("dialog", self._journal.now_ms)
         self._journal.add_effect({**event, "data": data}, {"type": "dialog", **data})
@@ -254,10 +257,10 @@ class CapturedPage:
     def _make_event(self, kind: str, t_ms: int) -> dict[str, Any]:
         return {"t_ms": t_ms, "type": kind, "app": {"name": "chromium", "page": self.name}}
 
-    def _get_url(self) -> str:
+    def _get_latest_url(self) -> str:
         return next(reversed(self._states.values())).reading.url if self._states else ""
 
-    async def _take_picture(self) -> bytes:
+    async def _take_screenshot(self) -> bytes:
         try:
             answer = await self.reader.send(
                 "Page.captureScreenshot", {"format": "webp", "quality": _QUALITY, "optimizeForSpeed": True}
@@ -269,7 +272,7 @@ class CapturedPage:
         self._failed_pictures = 0
         return base64.b64decode(answer["data"])
 
-    def _mask_picture(
+    def _mask_screenshot(
         self, picture: bytes, rects: tuple[tuple[int, int, int, int], ...], scale: float
     ) -> bytes:
         if not rects:
@@ -287,7 +290,8 @@ class CapturedPage:
         self._journal.name_page(self._journal.redact(reading.url), reading.title)
         return state
 
-    def _keep_frame(self, state: _PageState, picture: bytes, t_ms: int) -> None:
+    def _journal_frame(self, state: _PageState, picture: bytes, t_ms: int) -> None:
+        """Make a frame of a page state and its screenshot, and pass it to the sender."""
         reading = state.reading
         self._picture = picture
         state.frame_id = new_id("frm")

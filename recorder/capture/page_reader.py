@@ -187,7 +187,7 @@ def parse_page_reading(value: Any) -> PageReading:
 
 
 def parse_page_boxes(value: Any) -> tuple[tuple[int, int, int, int], ...]:
-    """Return rectangles of the page.
+    """Return rectangles that the page's script sent, in whole pixels.
 
     Raises:
         TypeError, ValueError, OverflowError: if one is no rectangle, or they are too many.
@@ -202,6 +202,7 @@ def parse_page_boxes(value: Any) -> tuple[tuple[int, int, int, int], ...]:
 
 
 def _parse_pixels(number: Any) -> int:
+    """Return a number of pixels that the page's script sent, within bounds."""
     if type(number) not in (int, float):
         raise TypeError("A number of pixels is expected.")
     return max(-1_000_000, min(1_000_000, int(number)))

@@ -98,22 +98,22 @@ class PageRecording:
     def __enter__(self) -> Self:
         if is_async_page(self._page):
             raise TypeError("An async page is recorded with `async with record(page, …)`.")
-        self._begin()
-        run_sync_page_coroutine(self._guard(self._open_page(self._add_page(self._page))))
+        self._begin_recording()
+        run_sync_page_coroutine(self._guard(self._open_page(self._register_page(self._page))))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         run_sync_page_coroutine(self._guard(self._finish()))
-        self._end(error)
+        self._end_recording(error)
 
     async def __aenter__(self) -> Self:
         if not is_async_page(self._page):
             raise TypeError("A sync page is recorded with `with record(page, …)`.")
         self._is_async = True
-        self._begin()
-        await self._guard(self._open_page(self._add_page(self._page)))
+        self._begin_recording()
+        await self._guard(self._open_page(self._register_page(self._page)))
         return self
 
     async def __aexit__(
@@ -122,13 +122,13 @@ class PageRecording:
         await self._guard(self._finish())
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.to_thread(self._end, error)
+        await asyncio.to_thread(self._end_recording, error)
 
-    def _begin(self) -> None:
+    def _begin_recording(self) -> None:
         self._is_open = True
         self._sender.start()
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end_recording(self, error: BaseException | None) -> None:
         self._is_open = False
         self._journal.send_held_step()
         if isinstance(error, Exception):
@@ -139,7 +139,7 @@ class PageRecording:
             self._sender.add_event({"t_ms": self._journal.now_ms, "type": "log", "data": dropped})
         self._sender.close(self._patience_s)
 
-    def _add_page(self, page: Any) -> "_PageHandle":
+    def _register_page(self, page: Any) -> "_PageHandle":
         self._names += 1
         handle = self._pages[page] = _PageHandle(page, f"p{self._names}")
         return handle
@@ -150,12 +150,12 @@ class PageRecording:
             await self._capture_page(handle)
         except Exception:
             if handle.page.is_closed():
-                self._add_closing(handle.page)
+                self._record_closed_page(handle.page)
             raise
 
     async def _capture_page(self, handle: "_PageHandle") -> None:
         page = handle.page
-        handle.listen("close", self._make_listener(self._add_closing, page))
+        handle.listen("close", self._make_listener(self._record_closed_page, page))
         handle.listen("crash", self._make_listener(self._drop_page, page))
         session = await self._wait(page.context.new_cdp_session(page))
         handle.session = session
@@ -173,7 +173,7 @@ class PageRecording:
         for method in PROTOCOL_EVENTS:
             session.on(method, self._make_listener(captured.handle_event, method))
         for event, listener in (
-            ("popup", self._make_listener(self._add_popup)),
+            ("popup", self._make_listener(self._record_popup)),
             (
                 "download",
                 self._make_listener(lambda download: captured.add_download(download.suggested_filename)),
@@ -202,17 +202,17 @@ class PageRecording:
 
             async def prepare() -> None:
                 if self._is_open:
-                    await self._guard(self._prepare_action(page, captured))
+                    await self._guard(self._prepare_action_on_page(page, captured))
 
             return prepare
 
         def prepare_now() -> None:
             if self._is_open:
-                run_sync_page_coroutine(self._guard(self._prepare_action(page, captured)))
+                run_sync_page_coroutine(self._guard(self._prepare_action_on_page(page, captured)))
 
         return prepare_now
 
-    async def _prepare_action(self, page: Any, captured: CapturedPage) -> None:
+    async def _prepare_action_on_page(self, page: Any, captured: CapturedPage) -> None:
         left = None if page is self._prepared else self._pages.get(self._prepared)
         self._prepared = page
         if left is not None and left.captured is not None:
@@ -229,21 +229,21 @@ class PageRecording:
             try:
                 handle(*first, *given)
             except Exception as error:
-                self._count_failure(error)
+                self._count_capture_failure(error)
 
         return listen
 
-    def _add_popup(self, popup: Any) -> None:
+    def _record_popup(self, popup: Any) -> None:
         if len(self._pages) >= _MAX_PAGES:
             return
-        handle = self._add_page(popup)
+        handle = self._register_page(popup)
         url = self._journal.redact(popup.url)
         event = {"t_ms": self._journal.now_ms, "type": "tab_open", "url": url, "app": handle.app}
         self._journal.add_effect(event, {"type": "popup", "page": handle.name, "url": url})
         self._acting = popup
         self._start_listener_work(self._open_page(handle))
 
-    def _add_closing(self, page: Any, *_: Any) -> None:
+    def _record_closed_page(self, page: Any, *_: Any) -> None:
         handle = self._pages.pop(page, None)
         if handle is not None and page is not self._page:
             self._journal.add_step(handle.make_tab_event("tab_close", self._journal.now_ms))
@@ -297,7 +297,7 @@ class PageRecording:
             self._send_held_frames(handle, self._journal.now_ms + 1)
         self._is_open = False
         for handle in handles:
-            await self._guard(self._leave_page(handle))
+            await self._guard(self._stop_capturing_page(handle))
 
     async def _flush_page(self, captured: CapturedPage) -> bool:
         """Let the page report what is pending, and return whether it responds."""
@@ -306,11 +306,12 @@ class PageRecording:
         except PageUnreadable:
             return True
         except Exception as error:
-            self._count_failure(error)
+            self._count_capture_failure(error)
             return False
         return True
 
     async def _take_last_frame(self, page: Any, captured: CapturedPage) -> None:
+        """Take a frame once the document has not changed for a moment, or after a few seconds."""
         until = time.monotonic() + _REST_S
         version, _ = await captured.read_document_version()
         while time.monotonic() < until:
@@ -321,7 +322,7 @@ class PageRecording:
             version = now
         await captured.take_frame()
 
-    async def _leave_page(self, handle: "_PageHandle") -> None:
+    async def _stop_capturing_page(self, handle: "_PageHandle") -> None:
         for event, listener in handle.listeners:
             handle.page.remove_listener(event, listener)
         # The calls below have no time limit: a page that crashed never answers.
@@ -351,9 +352,9 @@ class PageRecording:
             if _CLOSED.search(str(error)):
                 _log.debug("A page was closed while it was read", exc_info=True)
             else:
-                self._count_failure(error)
+                self._count_capture_failure(error)
 
-    def _count_failure(self, error: Exception) -> None:
+    def _count_capture_failure(self, error: Exception) -> None:
         self._sender.stats.errors += 1
         # The text of an error may quote the page.
         _log.warning("The capture goes on after a failure: %s", type(error).__name__)

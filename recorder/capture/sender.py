@@ -62,7 +62,7 @@ class Sender:
         self._changed = threading.Condition()
         self._is_closing = False
         self._is_refused = False
-        self._thread = threading.Thread(target=self._run, name="recorder-capture", daemon=True)
+        self._thread = threading.Thread(target=self._run_sending_thread, name="recorder-capture", daemon=True)
         self.stats = CaptureStats()
         #: Empty until the service has created the session.
         self.session_id = choice.session_id or ""
@@ -120,32 +120,32 @@ class Sender:
             self._changed.notify()
         self._thread.join(patience_s)
         if self._thread.is_alive():
-            self._drop_rest()
+            self._drop_unsent_items()
             self.stats.errors += 1
             _log.warning("The recording %s was not sent whole within %g s.", self.session_id, patience_s)
 
-    def _run(self) -> None:
+    def _run_sending_thread(self) -> None:
         try:
             self._send_until_closed()
         except Exception as error:
             # For example a client that was closed in the meantime.
             self._is_refused = True
             self.stats.errors += 1
-            self._drop_rest()
+            self._drop_unsent_items()
             _log.warning("A recording ended before its time: %s", type(error).__name__, exc_info=error)
             with suppress(Exception):  # the client may be what failed
                 self._stop_session()
 
     def _send_until_closed(self) -> None:
         if not self.session_id:
-            self._attempt(self._create)
+            self._call_and_count_failure(self._create_session)
         while True:
             with self._changed:
                 if not self._is_closing:
                     self._changed.wait(_FLUSH_S)
                 is_last = self._is_closing
             if not self.session_id or self._is_refused:
-                self._drop_rest()
+                self._drop_unsent_items()
             else:
                 self._send_all()
             if is_last:
@@ -156,9 +156,9 @@ class Sender:
     def _stop_session(self) -> None:
         """Stop the session, unless the program created it."""
         if self.session_id and not self._choice.session_id:
-            self._attempt(lambda: self._client.stop(self.session_id))
+            self._call_and_count_failure(lambda: self._client.stop(self.session_id))
 
-    def _create(self) -> None:
+    def _create_session(self) -> None:
         choice = self._choice
         session = self._client.create_session(
             choice.workflow, metadata=choice.metadata, actor=choice.actor, start=True
@@ -182,7 +182,7 @@ class Sender:
             self.stats.events += sent
             self.stats.dropped_events += len(some) - sent
         for name, t_ms, data in tags:
-            self._attempt(
+            self._call_and_count_failure(
                 lambda name=name, t_ms=t_ms, data=data: self._client.tag(  # type: ignore[misc]
                     self.session_id, name, data=data or None, t_ms=t_ms
                 )
@@ -212,7 +212,7 @@ class Sender:
     def _send_events(self, events: list[dict[str, Any]]) -> None:
         self._client.add_events(self.session_id, events)
 
-    def _attempt(self, call: Callable[[], object]) -> None:
+    def _call_and_count_failure(self, call: Callable[[], object]) -> None:
         try:
             call()
         except (ClientError, TypeError, ValueError) as error:
@@ -225,7 +225,7 @@ class Sender:
             self._is_refused = True
         _log.warning("Part of a recording was not sent: %s", error)
 
-    def _drop_rest(self) -> None:
+    def _drop_unsent_items(self) -> None:
         with self._changed:
             self.stats.dropped_events += len(self._events)
             self.stats.dropped_frames += len(self._frames)

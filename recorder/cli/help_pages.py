@@ -54,7 +54,7 @@ class CommandTree(TyperGroup):
 
 
 def _list_commands(command: Any) -> Iterator[Any]:
-    """Yield a command and all below it."""
+    """Yield a CLI command and all commands below it."""
     if command is not None:
         yield command
         for below in getattr(command, "commands", {}).values():

@@ -42,7 +42,7 @@ class ReplaySteps:
             if not self._printed:
                 typer.echo(f"{'step':>4}  {'action':<10} {'target':<41} {'outcome':<11} similar")
             self._printed.add(row["step"])
-            self._print_row(row)
+            self._print_step_row(row)
 
     def describe(self, number: int) -> str:
         """Return type and target of a step, by its number in the whole session."""
@@ -59,7 +59,7 @@ class ReplaySteps:
         event = None if event_id is None else self._read_recorded_events().get(event_id)
         return "-" if event is None else _describe_step_event(event)
 
-    def _print_row(self, row: Mapping[str, Any]) -> None:
+    def _print_step_row(self, row: Mapping[str, Any]) -> None:
         event = self._read_recorded_events().get(row["event_id"], {"type": "-"})
         similarity = "-" if row["similarity"] is None else f"{row['similarity']:.2f}"
         kind = _fit_text_to_columns(event["type"], 10)

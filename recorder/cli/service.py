@@ -188,6 +188,7 @@ def _probe_status_address(url: str) -> dict[str, Any]:
 
 
 def _show_status_field(label: str, text: str) -> None:
+    """Print one line of `recorder status`: a label and its text."""
     typer.echo(f"{label:<{_LABEL_WIDTH}}{text}")
 
 

@@ -109,7 +109,7 @@ class SessionRecorder:
         self._check_open()
         item = {"t_ms": self.now_ms if t_ms is None else t_ms, "type": type, **members}
         encoded = _encode_recorded_event(item)
-        self._make_room()
+        self._flush_full_buffer()
         if self._uploads.add_event(encoded):
             self.flush()
 
@@ -125,7 +125,7 @@ class SessionRecorder:
         members.setdefault("id", new_id("frm"))
         frame = CapturedFrame.of(image, t_ms=self.now_ms if t_ms is None else t_ms, **members)
         encoded = EncodedFrame.of(frame)
-        self._make_room()
+        self._flush_full_buffer()
         if self._uploads.add_frame(encoded):
             self.flush()
         return str(frame.item["id"])
@@ -151,7 +151,7 @@ class SessionRecorder:
                 "`with SessionRecorder(client, workflow) as run:`."
             )
 
-    def _make_room(self) -> None:
+    def _flush_full_buffer(self) -> None:
         if self._uploads.size < self._buffer_bytes:
             return
         try:

@@ -24,6 +24,7 @@ def encode_json(value: Any) -> bytes:
 
 
 def _convert_mapping(value: Any) -> dict[Any, Any]:
+    """Return a mapping that the JSON encoder does not know as a dict."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError

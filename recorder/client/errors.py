@@ -71,12 +71,12 @@ class ApiError(ClientError):
         # This detail only counts the problems and names their positions.
         is_list = self.code == "validation_failed" and problems
         parts = [f"{self.status} {self.code}:", *([] if is_list else [self.detail]), *problems]
-        parts.append(self._find_next_step())
+        parts.append(self._find_advice())
         if self.request_id:
             parts.append(f"({self.request_id})")
         return " ".join(part for part in parts if part)
 
-    def _find_next_step(self) -> str:
+    def _find_advice(self) -> str:
         if self.status == 503 and (self.retry_after_s or 0) > _LONG_WAIT_S:
             return ""  # only the operator can help, as its detail says
         if self.code == UNKNOWN_CODE and self.status in (401, 403):

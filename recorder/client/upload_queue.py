@@ -95,11 +95,11 @@ class UploadQueue:
 
     def add_event(self, event: bytes) -> bool:
         """Add the JSON of an event; return whether a batch is complete."""
-        return self._add(_EVENTS, event, len(event) + 1)
+        return self._add_to_open_batch(_EVENTS, event, len(event) + 1)
 
     def add_frame(self, frame: EncodedFrame) -> bool:
         """Add a frame; return whether a batch is complete."""
-        return self._add(_FRAMES, frame, frame.size)
+        return self._add_to_open_batch(_FRAMES, frame, frame.size)
 
     def send(self, session_id: str) -> None:
         """Send all batches to a session: frames first, since events name them.
@@ -133,7 +133,8 @@ class UploadQueue:
             refusals[0].add_note(f"In all, {_describe_dropped_items(dropped)}.")
             raise refusals[0]
 
-    def _add(self, kind: _ItemKind, item: object, size: int) -> bool:
+    def _add_to_open_batch(self, kind: _ItemKind, item: object, size: int) -> bool:
+        """Add an item to the batch of its kind, or to a new one; return whether a batch is full."""
         with self._lock:
             batch = next((batch for batch in self._batches if batch.kind is kind and batch.is_open), None)
             is_too_large = batch is not None and bool(batch.items) and batch.size + size > kind.most_bytes

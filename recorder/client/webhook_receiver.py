@@ -84,6 +84,7 @@ class DeliveryReceiver:
         return 204 if is_valid else 401
 
     def _make_handler(self) -> type[BaseHTTPRequestHandler]:
+        """Return an HTTP request handler that passes deliveries to this receiver."""
         receive = self._receive_delivery
 
         class Handler(BaseHTTPRequestHandler):

@@ -22,7 +22,7 @@ from recorder.storage.blobs import Blobs
 
 
 def write_events(events: pl.DataFrame, file: RowOutput) -> None:
-    """Write an events file.
+    """Write events as an Arrow IPC file.
 
     Args:
         events: columns of `schemas.EVENTS`, in the order of its sort key.
@@ -37,7 +37,7 @@ def write_events(events: pl.DataFrame, file: RowOutput) -> None:
 
 
 def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> None:
-    """Write an events file from portions of its rows; no more than one record batch is in memory.
+    """Write events from portions as an Arrow IPC file; no more than one record batch is in memory.
 
     The batches have 65,536 rows, or fewer with about 32 MiB of payloads.
     """
@@ -47,7 +47,7 @@ def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> N
 
 
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
-    """Write a frames file with its pictures; no more than one record batch of them is in memory.
+    """Write frames with pictures as an Arrow IPC file; no more than one record batch is in memory.
 
     Args:
         frames: columns of `schemas.FRAMES` but `image`, and `object`, `offset`, `length`, in the order of
@@ -66,7 +66,7 @@ def _pack_buffers(table: pa.Table) -> pa.Table:
 
 
 def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
-    """Return the rows of some files, lazily, in the order of the files."""
+    """Return the rows of Arrow IPC files, lazily, in the order of the files."""
     return pl.scan_ipc(paths, glob=False, hive_partitioning=False)
 
 
@@ -79,7 +79,7 @@ def read_batches(
     split: str | None = None,
     is_training: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in its order, in batches that stay small when they are expanded.
+    """Yield the rows of an Arrow IPC file in its order, in batches that stay small when expanded.
 
     The arguments are those of `parquet.read_batches`; `is_training` changes nothing.
 

@@ -31,7 +31,7 @@ _INSTANT_FORMAT = "%Y-%m-%dT%H:%M:%S%.fZ"
 
 
 def write_events(events: pl.DataFrame, file: RowOutput) -> None:
-    """Write an events file.
+    """Write events as a JSON Lines file.
 
     Args:
         events: columns of `schemas.EVENTS`, in the order of its sort key.
@@ -41,13 +41,13 @@ def write_events(events: pl.DataFrame, file: RowOutput) -> None:
 
 
 def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> None:
-    """Write an events file from portions of its rows; the bytes are those of `write_events`."""
+    """Write events from portions as a JSON Lines file; the bytes are those of `write_events`."""
     for portion in portions:
         write_events(portion, file)
 
 
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
-    """Write a frames file without pictures, which have addresses of their own.
+    """Write frames as a JSON Lines file, without pictures, which have addresses of their own.
 
     Args:
         frames: columns of `schemas.FRAMES` but `image`, in the order of its sort key.
@@ -73,7 +73,7 @@ def json_forms(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
-    """Return the rows of some files, lazily, in the order of the files, with the values of other formats.
+    """Return the rows of JSON Lines files, lazily, in their order, with the values of other formats.
 
     Args:
         paths: files to read.
@@ -92,7 +92,7 @@ def make_empty_jsonl_rows(fields: dict[str, str]) -> pl.LazyFrame:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """Yield the lines of a file.
+    """Yield the lines of a JSON Lines file.
 
     Raises:
         DatasetUnreadable: if a line is longer than any that the writer makes.
@@ -107,7 +107,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def read_jsonl_rows(path: Path, *, start: int = 0, split: str | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file, in its order, with the values that the other formats have.
+    """Yield the rows of a JSON Lines file, in its order, with the values that other formats have.
 
     Args:
         path: file to read.
@@ -141,7 +141,7 @@ def _write_jsonl_rows(rows: pl.DataFrame, file: RowOutput) -> None:
 
 
 def jsonl_text_schema(fields: dict[str, str]) -> dict[str, pl.DataType]:
-    """Return the columns as the file spells them; it has no pictures."""
+    """Return the columns as a JSON Lines file spells them; it has no pictures."""
     return {name: _TYPES.get(type, pl.String()) for name, type in fields.items() if name != "image"}
 
 

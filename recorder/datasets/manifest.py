@@ -143,9 +143,10 @@ def parse_manifest_document(text: bytes) -> tuple[dict[str, Any], list[Shard]]:
 
 def format_manifest(document: dict[str, Any]) -> bytes:
     """Return the stored form of a manifest: indented JSON, without the addresses that serving adds."""
-    shards = [_drop_addresses(shard) for shard in document["shards"]]
-    return orjson.dumps(_drop_addresses(document) | {"shards": shards}, option=orjson.OPT_INDENT_2)
+    shards = [_drop_served_urls(shard) for shard in document["shards"]]
+    return orjson.dumps(_drop_served_urls(document) | {"shards": shards}, option=orjson.OPT_INDENT_2)
 
 
-def _drop_addresses(members: dict[str, Any]) -> dict[str, Any]:
+def _drop_served_urls(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members without the URLs that only the service's answer has, not the stored manifest."""
     return {name: value for name, value in members.items() if name not in _SERVED_ONLY}

@@ -33,7 +33,7 @@ _EVENTS_BYTES = 2 * EVENTS_AT_ONCE * limits.EVENT_BYTES
 
 
 def write_events(events: pl.DataFrame, file: RowOutput) -> None:
-    """Write an events file.
+    """Write events as a Parquet file.
 
     Args:
         events: columns of `schemas.EVENTS`, in the order of its sort key.
@@ -48,7 +48,7 @@ def write_events(events: pl.DataFrame, file: RowOutput) -> None:
 
 
 def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> None:
-    """Write an events file from portions of its rows; no more than one row group is in memory.
+    """Write events from portions as a Parquet file; no more than one row group is in memory.
 
     The row groups have 65,536 rows, or fewer with about 32 MiB of payloads.
     """
@@ -58,7 +58,7 @@ def write_event_portions(portions: Iterator[pl.DataFrame], file: RowOutput) -> N
 
 
 def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
-    """Write a frames file with its pictures; no more than one row group of them is in memory.
+    """Write frames with pictures as a Parquet file; no more than one row group is in memory.
 
     Args:
         frames: columns of `schemas.FRAMES` but `image`, and `object`, `offset`, `length`, in the order of
@@ -72,7 +72,7 @@ def write_frames(frames: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
 
 
 def scan(paths: list[Path], fields: dict[str, str]) -> pl.LazyFrame:
-    """Return the rows of some files, lazily, in the order of the files."""
+    """Return the rows of Parquet files, lazily, in the order of the files."""
     return pl.scan_parquet(paths, glob=False, hive_partitioning=False)
 
 
@@ -85,7 +85,7 @@ def read_batches(
     split: str | None = None,
     is_training: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in its order, in batches that stay small when they are expanded.
+    """Yield the rows of a Parquet file in its order, in batches that stay small when expanded.
 
     Args:
         path: file to read.

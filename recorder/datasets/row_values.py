@@ -80,6 +80,7 @@ def iterate_event_tables(portions: Iterator[pl.DataFrame]) -> Iterator[pa.Table]
 
 
 def _join_event_portions(portions: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Yield events in portions of bounded rows and payload bytes, across the borders of the given ones."""
     joined: list[pl.DataFrame] = []
     rows = size = 0
     for portion in portions:
@@ -114,7 +115,7 @@ def read_image_ranges(blobs: Blobs, ranges: list[ImageRange]) -> list[memoryview
     """
     images: dict[ImageRange, memoryview | None] = {}
     for run in _group_neighbouring_ranges(sorted(set(ranges))):
-        images.update(_read_neighbouring_ranges(blobs, run))
+        images.update(_read_image_ranges_at_once(blobs, run))
     return [images[range] for range in ranges]
 
 
@@ -197,7 +198,7 @@ def expand_record_batch(
     Raises:
         DatasetUnreadable: if one row alone is too long.
     """
-    for part in _bound_slices(batch):
+    for part in _split_into_bounded_slices(batch):
         columns = [_decode_dictionaries(column) for column in part.columns]
         rows = pa.RecordBatch.from_arrays(columns, names=part.schema.names)
         if split is not None:
@@ -219,7 +220,8 @@ def count_split_rows(batch: pa.RecordBatch, split: str) -> int:
     return int(pc.sum(make_row_split_mask(batch[SPLIT], split)).as_py() or 0)
 
 
-def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+def _split_into_bounded_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Yield slices of a batch that take a bounded memory once their values are expanded."""
     size = sum(map(_count_expanded_bytes, batch.columns))
     if size <= _EXPANDED_BYTES:
         yield batch
@@ -227,8 +229,8 @@ def _bound_slices(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         raise DatasetUnreadable(f"has a row of {size} bytes")
     else:
         middle = batch.num_rows // 2
-        yield from _bound_slices(batch.slice(0, middle))
-        yield from _bound_slices(batch.slice(middle))
+        yield from _split_into_bounded_slices(batch.slice(0, middle))
+        yield from _split_into_bounded_slices(batch.slice(middle))
 
 
 def _count_expanded_bytes(column: pa.Array) -> int:
@@ -246,6 +248,7 @@ def _count_expanded_bytes(column: pa.Array) -> int:
 
 
 def _decode_dictionaries(column: pa.Array) -> pa.Array:
+    """Return a column with plain values in place of dictionary-encoded ones, also within structs."""
     if pa.types.is_dictionary(column.type):
         return column.dictionary_decode()
     if pa.types.is_struct(column.type) and any(pa.types.is_dictionary(field.type) for field in column.type):
@@ -256,7 +259,7 @@ def _decode_dictionaries(column: pa.Array) -> pa.Array:
 
 
 def _cut_pictures_by_size(lengths: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each portion."""
+    """Yield start and end of portions of pictures that are loaded together, by their sizes in bytes."""
     start = n_bytes = 0
     for index, length in enumerate(lengths):
         if index > start and (index - start == _FRAMES_AT_ONCE or n_bytes + length > _IMAGE_BYTES_AT_ONCE):
@@ -279,7 +282,7 @@ def _group_neighbouring_ranges(ranges: Iterable[ImageRange]) -> Iterator[list[Im
         yield run
 
 
-def _read_neighbouring_ranges(blobs: Blobs, run: list[ImageRange]) -> dict[ImageRange, memoryview | None]:
+def _read_image_ranges_at_once(blobs: Blobs, run: list[ImageRange]) -> dict[ImageRange, memoryview | None]:
     start = run[0].offset
     end = max(range.offset + range.length for range in run)
     try:

@@ -67,7 +67,7 @@ class ServiceSource:
             ApiError, Unreachable: if the service refuses or does not answer.
         """
         try:
-            return self._read(self._url, self._headers, MAX_BYTES)
+            return self._download_small_file(self._url, self._headers, MAX_BYTES)
         except ApiError as error:
             if error.status in (401, 403):
                 raise KeyRefused(error, has_key=bool(self._headers)) from error
@@ -83,7 +83,7 @@ class ServiceSource:
             ManifestRefused: if the address is not one of this file of this export.
             ApiError, Unreachable: if the service refuses or does not answer.
         """
-        return _read_with_retries(lambda start: self._read_from(shard, start))
+        return _read_with_retries(lambda start: self._download_shard_from(shard, start))
 
     def read_card(self) -> bytes | None:
         """Return README.md from the address that the manifest signs for it; None where it cannot be read."""
@@ -94,7 +94,7 @@ class ServiceSource:
                 if signed_url is None
                 else _make_own_file_url(manifest_url=self._url, signed_url=signed_url, path=CARD)
             )
-            return None if url is None else self._read(url, {}, CARD_BYTES)
+            return None if url is None else self._download_small_file(url, {}, CARD_BYTES)
         except (ApiError, ManifestUnreadable):
             return None
 
@@ -102,7 +102,7 @@ class ServiceSource:
         """Return none: the service has addresses for listed files only."""
         return ()
 
-    def _read_from(self, shard: Shard, start: int) -> Iterator[bytes]:
+    def _download_shard_from(self, shard: Shard, start: int) -> Iterator[bytes]:
         url = self._renewed_urls.get(shard.path, shard.url)
         try:
             if url is not None:
@@ -122,7 +122,7 @@ class ServiceSource:
                 raise FileGone(shard.path, "service") from error
             raise
 
-    def _read(self, url: str, headers: Mapping[str, str], most_bytes: int) -> bytes:
+    def _download_small_file(self, url: str, headers: Mapping[str, str], most_bytes: int) -> bytes:
         data = bytearray()
         for chunk in _read_with_retries(lambda start: _download_from_service(url, headers, start)):
             data += chunk

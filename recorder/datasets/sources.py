@@ -145,7 +145,7 @@ class FolderSource:
 
     def read_manifest(self) -> bytes:
         """Return the bytes of the manifest."""
-        data = self._read(MANIFEST)
+        data = self._read_small_file(MANIFEST)
         if data is None:
             raise ManifestUnreadable(where=f"in the folder {self.folder}")
         return data
@@ -159,7 +159,7 @@ class FolderSource:
 
     def read_card(self) -> bytes | None:
         """Return README.md; None if there is none."""
-        return self._read(CARD)
+        return self._read_small_file(CARD)
 
     def list_data_paths(self) -> Iterator[str]:
         """Yield the paths of the files below `data`."""
@@ -168,7 +168,8 @@ class FolderSource:
             if path.is_file():
                 yield path.relative_to(self.folder).as_posix()
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_small_file(self, name: str) -> bytes | None:
+        """Return the bytes of a file of the folder; None where it is missing or too large."""
         assert self.folder is not None
         path = self.folder / name
         try:
@@ -189,7 +190,7 @@ class StoreSource:
 
     def read_manifest(self) -> bytes:
         """Return the bytes of the manifest."""
-        data = self._read(MANIFEST)
+        data = self._read_small_file(MANIFEST)
         if data is None:
             raise ManifestUnreadable
         return data
@@ -205,7 +206,7 @@ class StoreSource:
 
     def read_card(self) -> bytes | None:
         """Return README.md; None where it cannot be read."""
-        return self._read(CARD)
+        return self._read_small_file(CARD)
 
     def list_data_paths(self) -> list[str]:
         """Return the paths of the files below `data`; none if the store does not list them."""
@@ -216,7 +217,8 @@ class StoreSource:
             return []
         return [name.removeprefix(self._root).lstrip("/") for name in names]
 
-    def _read(self, name: str) -> bytes | None:
+    def _read_small_file(self, name: str) -> bytes | None:
+        """Return the bytes of a file of the store; None where it is missing or too large."""
         try:
             with self._files.open(f"{self._root}/{name}", "rb") as file:
                 data: bytes = file.read(MAX_BYTES + 1)

@@ -51,7 +51,7 @@ _Text = TypeVar("_Text")
 
 
 def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file: RowOutput) -> None:
-    """Write an archive of samples; no more than some hundred frames with their pictures are in memory.
+    """Write a WebDataset archive; no more than some hundred frames with pictures are in memory.
 
     A sample's members are `<key>.events.json` (list of events, may be empty), `<key>.jpg`, `.png` or `.webp`
     (missing once the bytes have expired) and `<key>.json` (the frame).
@@ -69,7 +69,7 @@ def write_samples(frames: pl.DataFrame, events: pl.DataFrame, blobs: Blobs, file
 def write_sample_portions(
     portions: Iterable[tuple[pl.DataFrame, pl.DataFrame]], blobs: Blobs, file: RowOutput
 ) -> None:
-    """Write an archive from portions of its frames, each with all events bound to them; see `write_samples`.
+    """Write a WebDataset archive from portions of its frames, each with all events bound to them.
 
     The bytes do not depend on how the frames are divided.
     """
@@ -79,6 +79,7 @@ def write_sample_portions(
 
 
 def _add_samples(archive: "TarWriter", frames: pl.DataFrame, numbered: pl.DataFrame, blobs: Blobs) -> None:
+    """Write the samples of frames to a tar archive: image, frame and bound events of each."""
     start = 0
     for images in iterate_frame_images(frames, blobs):
         part = frames[start : start + len(images)]
@@ -170,7 +171,7 @@ class TarWriter:
 
 
 def format_tar_header(name: bytes, size: int) -> bytes:
-    """Return the header of a file: name and size, nothing about the time or the machine."""
+    """Return the tar header of a member: name and size, nothing about the time or the machine."""
     if len(name) > 100 or size >= 8**11:
         raise ValueError(f"A tar header has no room for {name.decode()} of {size} bytes.")
     digits = b"%011o\0" % size
@@ -212,7 +213,7 @@ class Member(NamedTuple):
 
 
 def read_webdataset_samples(path: Path) -> Iterator[Sample]:
-    """Yield the samples of an archive, in its order, checked against each other.
+    """Yield the samples of a WebDataset archive, in its order, checked against each other.
 
     Raises:
         DatasetUnreadable: if the archive is broken.
@@ -244,7 +245,7 @@ def read_webdataset_rows(path: Path, *, start: int = 0, split: str | None = None
 
 
 def read_tar_members(file: BinaryIO) -> Iterator[Member]:
-    """Yield the members, with the file at the content of each; the caller may read it or not.
+    """Yield the members of a tar archive, with the file at the content of each, which need not be read.
 
     Raises:
         DatasetUnreadable: if the archive is broken, or not of this writer.
@@ -269,6 +270,7 @@ def _group_sample_members(file: BinaryIO) -> Iterator[tuple[str, Iterator[Member
 
 
 def _read_sample(file: BinaryIO, key: str, members: Iterator[Member]) -> Sample:
+    """Return the sample of one key from its tar members: frame, bound events and image."""
     frame: _FrameText | None = None
     events: list[_EventText] | None = None
     image = image_sha256 = None

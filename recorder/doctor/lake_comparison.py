@@ -42,6 +42,7 @@ def compare_sealed_with_lake(
 def _compare_tenant(
     database: Database, blobs: Blobs, lake: Lake, tenant: Tenant, chance: random.Random
 ) -> Iterator[Finding]:
+    """Yield findings on sealed sessions of a tenant that the lake or the blob store lacks."""
     name = f"{tenant.workspace_id} ({tenant.mode})"
     sealed = _read_sealed_to_compare(database, tenant)
     try:

@@ -80,14 +80,14 @@ def read_statistics(lake: Lake, tenant: Tenant, plan: Plan) -> Statistics:
     splits = sessions.group_by("split").agg(pl.len(), pl.col("rows").sum(), pl.col("frames").sum())
     return Statistics(
         splits=splits.sort("split").rows(),
-        outcomes=_count_values(sessions, "outcome"),
-        actor_kinds=_count_values(sessions, "actor_kind"),
+        outcomes=_count_sessions_by_value(sessions, "outcome"),
+        actor_kinds=_count_sessions_by_value(sessions, "actor_kind"),
         event_types=retry_lake_read(stats.event_types),
         duration_ms=retry_lake_read(stats.duration_ms),
     )
 
 
-def _count_values(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
+def _count_sessions_by_value(sessions: pl.DataFrame, column: str) -> list[tuple[str | None, int]]:
     counts = sessions.group_by(column).len()
     return counts.sort(["len", column], descending=[True, False]).rows()
 
@@ -168,7 +168,7 @@ _MARKS = str.maketrans({mark: f"\\{mark}" for mark in "\\`*_[]<>|#~&!$:@"})
 
 
 def format_card_page(manifest: dict[str, Any], statistics: Statistics) -> Iterator[str]:
-    """Yield the lines of the page."""
+    """Yield the Markdown lines of a dataset card."""
     spec, totals = manifest["spec"], manifest["totals"]
     yield from (f"# {escape_markdown_text(manifest['tag'] or ' + '.join(spec['workflow']))}", "")
     workflows = escape_markdown_text(", ".join(spec["workflow"]))
@@ -326,7 +326,7 @@ def _format_markdown_cell(value: Any) -> str:
 
 
 def _name_counts(counts: list[tuple[str | None, int]]) -> list[tuple[str, int]]:
-    """Return counts by a name that clients chose."""
+    """Return counts of values, with the value as Markdown text; `none` for a missing value."""
     return [("none" if name is None else escape_markdown_text(name), count) for name, count in counts]
 
 

@@ -67,11 +67,11 @@ def iterate_session_events(lake: Lake, tenant: Tenant, session: dict[str, Any]) 
         Rows with the columns of `schemas.EVENTS`.
     """
     columns = ("seq", "frame_id")
-    with closing(_read_batches(lake, tenant, "frames", session, columns)) as batches:
+    with closing(_read_lake_batches(lake, tenant, "frames", session, columns)) as batches:
         parts = [pl.DataFrame(batch.select(columns)) for batch in batches]
     empty = pl.DataFrame(schema={"seq": pl.Int32, "frame_id": pl.String})
     frames = pl.concat([empty, *parts]).rename({"seq": "frame_seq", "frame_id": "bound_frame_id"})
-    with closing(_read_batches(lake, tenant, "events", session, _LAKE_COLUMNS)) as batches:
+    with closing(_read_lake_batches(lake, tenant, "events", session, _LAKE_COLUMNS)) as batches:
         for batch in batches:
             yield _complete_events(pl.DataFrame(batch), tenant, session, frames)
 
@@ -116,7 +116,7 @@ def _measure_bound_events(
     """
     columns = ("frame_seq", "t_ms", "payload")
     parts, before = [], 0
-    with closing(_read_batches(lake, tenant, "events", session, columns)) as batches:
+    with closing(_read_lake_batches(lake, tenant, "events", session, columns)) as batches:
         for batch in batches:
             sizes = pl.DataFrame(batch.select(["frame_seq", "t_ms"])).with_columns(
                 size=pl.Series(pc.binary_length(batch["payload"])).cast(pl.Int64)
@@ -149,6 +149,7 @@ def _measure_span(bound: pl.DataFrame) -> int:
 
 
 def _add_up_by_frame(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return size, first and last time of the events of each frame, from partial sums."""
     return rows.group_by("frame_seq").agg(
         pl.col("size").sum(), pl.col("first_ms", "first_byte").min(), pl.col("last_ms", "last_byte").max()
     )
@@ -179,7 +180,7 @@ def _read_bound_events(
     parts = [pl.DataFrame(pa.schema(fields).empty_table())]
     first_ms, last_ms = times
     after = None if first_ms is None else (first_ms - 1, "")
-    with closing(_read_batches(lake, tenant, "events", session, _LAKE_COLUMNS, after=after)) as batches:
+    with closing(_read_lake_batches(lake, tenant, "events", session, _LAKE_COLUMNS, after=after)) as batches:
         for batch in batches if last_ms is not None else ():
             if batch["t_ms"][0].as_py() > last_ms:
                 break
@@ -197,7 +198,7 @@ def _complete_events(
     return joined.with_columns(added).select(EVENTS.names)
 
 
-def _read_batches(
+def _read_lake_batches(
     lake: Lake,
     tenant: Tenant,
     kind: LakeKind,

@@ -188,6 +188,7 @@ def _iterate_large_shard_events(task: ShardTask, shard: PlannedShard) -> Iterato
 def _iterate_event_portions(
     task: ShardTask, shard: PlannedShard, sessions: pl.DataFrame
 ) -> Iterator[pl.DataFrame]:
+    """Yield the events of sessions of a shard: a large session in portions, small ones at once."""
     if is_large_portion(sessions):
         yield from iterate_session_events(Lake(task.lake_url), task.tenant, sessions.row(0, named=True))
     else:

@@ -122,10 +122,13 @@ def hash_texts(secret: bytes, workspace_id: str, value: Any, replacements: Colle
         replacements: texts that masking may put before a token.
     """
     texts = iterate_subject_texts(value)
-    return {each for text in texts for each in _hash_text(secret, workspace_id, text, replacements)}
+    return {each for text in texts for each in _hash_erasable_text(secret, workspace_id, text, replacements)}
 
 
-def _hash_text(secret: bytes, workspace_id: str, text: str, replacements: Collection[str]) -> Iterator[str]:
+def _hash_erasable_text(
+    secret: bytes, workspace_id: str, text: str, replacements: Collection[str]
+) -> Iterator[str]:
+    """Yield the hashes of a text: its own, and that of the token it has if it was masked."""
     yield hash_subject(secret, workspace_id, text)
     digits = read_token_digits(text, replacements)
     if digits is not None:

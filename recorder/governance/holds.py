@@ -54,7 +54,7 @@ def add_hold(db: DbSession, origin: Origin, *, kind: HoldKind, value: str) -> bo
 
 
 def remove_hold(db: DbSession, origin: Origin, *, kind: HoldKind, value: str) -> None:
-    """End a hold.
+    """Remove a hold from a workspace, so that what it named can be purged again.
 
     Raises:
         NotFound: if there is no such hold.

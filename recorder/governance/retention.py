@@ -229,6 +229,7 @@ def _list_retention_workspaces(runtime: Runtime, workspace_id: str | None) -> li
 def _expire_sessions(
     runtime: Runtime, held: HeldLease, workspace: WorkspaceRow, report: RetentionReport
 ) -> None:
+    """Begin the purges of sessions whose retention has ended, and count the held ones."""
     for page in list_due_sessions(runtime.database, workspace, at=report.at):
         by_id = {session.session_id: session for session in page}
         for session in page:

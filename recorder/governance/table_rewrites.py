@@ -66,13 +66,13 @@ class RewriteReport:
 
 def has_erasures_awaiting_rewrite(db: DbSession) -> bool:
     """Return whether an erasure waits for a table that is not rewritten yet."""
-    return db.exec(_select_waiting().limit(1)).first() is not None
+    return db.exec(_select_erasures_with_stale_tables().limit(1)).first() is not None
 
 
 def has_erasures_due_soon(db: DbSession) -> bool:
     """Return whether an erasure waits for a table, and is to end within days."""
     due_soon = col(ErasureRow.due_by) < clock.now() + _DUE_SOON
-    return db.exec(_select_waiting().where(due_soon).limit(1)).first() is not None
+    return db.exec(_select_erasures_with_stale_tables().where(due_soon).limit(1)).first() is not None
 
 
 def rewrite_tables(
@@ -173,7 +173,9 @@ class _TableRewriter:
         """Rewrite a table if erasures wait for it, and note it for those alone that waited before."""
         with self.runtime.database.transaction(write=False) as db:
             waiting = [
-                row.id for row in db.exec(_select_waiting()) if name in (row.stale_tables or "").split()
+                row.id
+                for row in db.exec(_select_erasures_with_stale_tables())
+                if name in (row.stale_tables or "").split()
             ]
         if not waiting:
             return
@@ -245,5 +247,5 @@ class _TableRewriter:
         return dead_rows[-1] if dead_rows else None
 
 
-def _select_waiting() -> Any:
+def _select_erasures_with_stale_tables() -> Any:
     return select(ErasureRow).where(col(ErasureRow.stale_tables) != "")

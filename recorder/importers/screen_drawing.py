@@ -49,7 +49,7 @@ def draw_screen(
     pen, blending_pen = ImageDraw.Draw(image), ImageDraw.Draw(image, "RGBA")
     for box in boxes:
         if box.left < size[0] and box.top < size[1] and box.left + box.width > 0 and box.top + box.height > 0:
-            _draw_shape(pen if box.fill[3] in (0, 255) else blending_pen, box)
+            _draw_box_shape(pen if box.fill[3] in (0, 255) else blending_pen, box)
             if box.text:
                 _draw_screen_text(image, box)
     file = io.BytesIO()
@@ -73,7 +73,7 @@ def measure_text_width(text: str, type_px: int) -> float:
     return _load_font(type_px).getlength(text)
 
 
-def _draw_shape(pen: ImageDraw.ImageDraw, box: ScreenBox) -> None:
+def _draw_box_shape(pen: ImageDraw.ImageDraw, box: ScreenBox) -> None:
     fill = box.fill if box.fill[3] else None
     outline = box.border if box.border[3] else None
     if fill is None and outline is None:
@@ -134,6 +134,7 @@ def _break_screen_text_into_lines(text: str, type_px: int, width: float, height:
 
 @lru_cache(maxsize=64)
 def _load_font(type_px: int) -> ImageFont.FreeTypeFont:
+    """Return Pillow's own font, in which texts of drawn screens are set."""
     font = ImageFont.load_default(type_px)
     if not isinstance(font, ImageFont.FreeTypeFont):
         raise RuntimeError("Pillow was built without FreeType; install a build that has it.")

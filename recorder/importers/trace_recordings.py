@@ -116,7 +116,9 @@ def recording_of_trace(
         },
         actor=_make_trace_actor(trace),
         started_at=started_at,
-        events=[_convert_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)],
+        events=[
+            _convert_log_event(event, t_ms, log) for event, t_ms in zip(trace.events, times, strict=True)
+        ],
         tags=_make_trace_tags(trace, times, rules),
     )
 
@@ -130,7 +132,7 @@ def _compute_elapsed_ms(event: LogEvent, started_at: datetime, log: str) -> int:
     return elapsed
 
 
-def _convert_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
+def _convert_log_event(event: LogEvent, t_ms: int, log: str) -> dict[str, Any]:
     if len(event.activity.encode()) > MOST_ACTIVITY_BYTES:
         what = f"an activity's name of more than {MOST_ACTIVITY_BYTES:,} bytes"
         raise UnreadableLog(log, event.line, what)

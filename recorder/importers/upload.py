@@ -149,13 +149,13 @@ class _Uploads:
         """Wait for uploads, and count those that ended; raise the error of one that failed."""
         for future in wait(self.pending, return_when=return_when).done:
             self.pending.remove(future)
-            self._count(future.result())
+            self._count_upload(future.result())
 
     def add_notes(self, error: BaseException) -> None:
         """Count the other uploads, which have ended, and note on an error what stays of the import."""
         for future in self.pending:
             if not future.cancelled() and future.exception() is None:
-                self._count(future.result())
+                self._count_upload(future.result())
         report = self.report
         if report.sessions:
             records = f"{format_count(report.events, 'event')}, {format_count(report.frames, 'frame')}"
@@ -165,7 +165,7 @@ class _Uploads:
             ids = ", ".join(sorted(self._unfinished))
             error.add_note(f"Not finished, to be deleted by DELETE /v1/sessions/ID: {ids}.")
 
-    def _count(self, upload: Upload) -> None:
+    def _count_upload(self, upload: Upload) -> None:
         self._on_done(upload)
         if upload.session_id is None:
             self.report.failed.append((upload.name, upload.reason))
@@ -251,7 +251,7 @@ def _upload_recording(
             reason += f" {session_id} is incomplete; delete it."
         elif session_id is not None:
             unfinished.discard(session_id)
-        if _is_hopeless_error(error):
+        if _is_permanent_upload_error(error):
             raise
         return Upload(source.name, reason=reason)
     unfinished.discard(session_id)
@@ -267,5 +267,6 @@ def _delete_partial_session(client: Client, session_id: str) -> bool:
     return True
 
 
-def _is_hopeless_error(error: ApiError) -> bool:
+def _is_permanent_upload_error(error: ApiError) -> bool:
+    """Return whether an upload would fail again with the same error, for example for a missing scope."""
     return error.status in _HOPELESS_STATUS or error.code in _HOPELESS_CODE

@@ -147,4 +147,5 @@ def _format_lines(graph: DirectlyFollows) -> Iterator[str]:
 
 
 def _format_line_name(label: str) -> str:
+    """Return an activity's label as one line, as process mining tools show it."""
     return " ".join(label.split())

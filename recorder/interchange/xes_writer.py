@@ -165,13 +165,13 @@ _REMEMBERED_CHARACTERS = 200
 def _quote_xes_text(text: str) -> str:
     """Return text as the value of an XML attribute; what XML cannot hold becomes U+FFFD."""
     return (
-        _quote_text_cached(text)
+        _quote_xes_text_cached(text)
         if len(text) <= _REMEMBERED_CHARACTERS
-        else _quote_text_cached.__wrapped__(text)
+        else _quote_xes_text_cached.__wrapped__(text)
     )
 
 
 @lru_cache(maxsize=65_536)
-def _quote_text_cached(text: str) -> str:
+def _quote_xes_text_cached(text: str) -> str:
     allowed = _FORBIDDEN.sub("\ufffd", text)
     return '"' + _ESCAPED.sub(lambda match: _ESCAPES[match[0]], allowed) + '"'

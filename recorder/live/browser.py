@@ -135,7 +135,7 @@ class Browser:
                 trusted_key=self._proxy.key_hash,
             )
         except BrowserLost as error:
-            raise NoBrowser(self._explain_start(str(error))) from error
+            raise NoBrowser(self._explain_failed_start(str(error))) from error
         if answer["version"] is None:
             raise StoredStateRefused
         return str(answer["version"])
@@ -195,7 +195,7 @@ class Browser:
         line, _, self._received = b"".join(parts).partition(b"\n")
         return line
 
-    def _explain_start(self, reason: str) -> str:
+    def _explain_failed_start(self, reason: str) -> str:
         log = ""
         with suppress(OSError):
             log = self._log.read_text("utf-8", "replace")

@@ -23,7 +23,7 @@ class MemoryWatch:
         self._most_bytes, self._every_s = most_bytes, every_s
         #: Whether the processes were ended.
         self.is_exceeded = False
-        self._thread = threading.Thread(target=self._run, name="memory-watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch_memory, name="memory-watch", daemon=True)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -33,7 +33,7 @@ class MemoryWatch:
         """Return the sentence that says what was exceeded."""
         return f"The pages of the replay used more than {self._most_bytes // 2**20:,} MiB of memory."
 
-    def _run(self) -> None:
+    def _watch_memory(self) -> None:
         pause = threading.Event()
         while not pause.wait(self._every_s):
             processes = list_descendants(os.getpid())

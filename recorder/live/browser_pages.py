@@ -30,7 +30,7 @@ class BrowserPages:
         self._last: Page | None = None
         #: Requests since the last action began that have no answer yet.
         self._requests: set[Request] = set()
-        context.on("page", self._add)
+        context.on("page", self._add_opened_page)
         context.on("request", lambda request: self._requests.add(request))
         context.on("requestfinished", lambda request: self._requests.discard(request))
         context.on("requestfailed", lambda request: self._requests.discard(request))
@@ -132,7 +132,7 @@ class BrowserPages:
                 return "open"
             with suppress(PlaywrightError):  # it closed itself
                 page.close()
-            self._remove(page)
+            self._remove_closed_page(page)
         if page in self._closed:
             self._closed.remove(page)
         self._show()
@@ -143,12 +143,12 @@ class BrowserPages:
         with suppress(PlaywrightError):  # it closed itself
             self.get().bring_to_front()
 
-    def _add(self, page: Page) -> None:
+    def _add_opened_page(self, page: Page) -> None:
         self._open.append(page)
         self._opened.append(page)
-        page.on("close", self._remove)
+        page.on("close", self._remove_closed_page)
 
-    def _remove(self, page: Page) -> None:
+    def _remove_closed_page(self, page: Page) -> None:
         if page in self._open:
             self._open.remove(page)
         if page in self._acting:

@@ -127,8 +127,8 @@ class BrowserProcessSession:
                 raise
             return {"version": None}  # the error may quote the state
         self._pages = BrowserPages(context)
-        context.on("response", self._note_response)
-        context.on("requestfailed", self._note_failure)
+        context.on("response", self._note_page_response)
+        context.on("requestfailed", self._note_failed_page_load)
         context.on("dialog", self._answer_dialog)
         self._pages.get()
         return {"version": browser.version}
@@ -275,7 +275,7 @@ class BrowserProcessSession:
 
     def begin_tab_step(self, command: dict[str, Any]) -> dict[str, Any]:
         """Forget what pages loaded and which dialogs they opened; `dialogs` may follow."""
-        self._forget_loads()
+        self._forget_loads_and_dialogs()
         self._expected_dialogs = list(command["dialogs"])
         return {}
 
@@ -304,18 +304,18 @@ class BrowserProcessSession:
         return {}
 
     def _begin_action(self) -> None:
-        self._forget_loads()
+        self._forget_loads_and_dialogs()
         self._pages.begin_action()
 
-    def _forget_loads(self) -> None:
+    def _forget_loads_and_dialogs(self) -> None:
         self._statuses, self._failures, self._dialogs = [], [], []
         self._expected_dialogs = []
 
-    def _note_response(self, response: Response) -> None:
+    def _note_page_response(self, response: Response) -> None:
         if len(self._statuses) < _MOST_EVENTS and _is_browser_page_load(response.request):
             self._statuses.append((response.url, response.status))
 
-    def _note_failure(self, request: Request) -> None:
+    def _note_failed_page_load(self, request: Request) -> None:
         if len(self._failures) < _MOST_EVENTS and _is_browser_page_load(request):
             self._failures.append(request.url)
 

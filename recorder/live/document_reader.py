@@ -86,7 +86,7 @@ class DocumentReader:
         return is_same_site and version in (None, self.script.evaluate("reader => reader.version()"))
 
     def read_boxes(self, elements: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """Return the rectangles of masked elements and of those at some positions, as the script has them."""
+        """Return the rectangles of the masked elements and of the elements at these positions."""
         return dict(self.script.evaluate("(reader, elements) => reader.boxes(...elements)", elements))
 
 

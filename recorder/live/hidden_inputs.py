@@ -165,6 +165,7 @@ class HiddenInputs:
         return list(by_text)
 
     def _hide_field(self, text: object) -> object:
+        """Return the shown text of a hidden input in place of its value; any other value unchanged."""
         return self._shown_by_text.get(text, text) if isinstance(text, str) else text
 
 
@@ -203,6 +204,7 @@ def _choose_text_for_hidden_input(text: str, mask: Callable[[Any], Any]) -> str:
 
 
 def _reduce_input_text(text: str) -> _Reduced:
+    """Return a text without case, spaces and URL encoding, with the position of each character."""
     characters: list[str] = []
     reduced = _Reduced("", array("l"), array("l"))
     for token in _TOKENS.finditer(text):

@@ -37,8 +37,8 @@ async def read_http_head(reader: asyncio.StreamReader) -> tuple[bytes, Fields]:
     return line, fields
 
 
-def write_http_head(line: bytes, fields: Fields, target: CalledAddress | None) -> bytes:
-    """Return a head without the fields of one connection, with the host of a target."""
+def format_http_head(line: bytes, fields: Fields, target: CalledAddress | None) -> bytes:
+    """Return the bytes of a head to forward: without hop-by-hop headers, and with the `Host` of a target."""
     named = {
         name.strip().lower()
         for field, value in fields

@@ -118,7 +118,7 @@ def _find_live_page_origin(url: str) -> tuple[str, str, int | None] | None:
 
 
 def map_live_page_url(url: str, base_url_map: Mapping[str, str]) -> str:
-    """Return the address to open for a recorded one: its origin is replaced where the policy says so."""
+    """Return the address to open for a recorded address: the policy may replace its origin."""
     for recorded, live in base_url_map.items():
         if has_same_live_page_origin(url, recorded):
             base = urlsplit(live.rstrip("/"))

@@ -32,7 +32,7 @@ _FIND_AREA = """area => {
 
 
 def find_playwright_area(area: ElementHandle) -> tuple[ElementHandle, Position]:
-    """Return the image of an area, scrolled into view, and a place in it at which a click is one on the area.
+    """Return the image of an area, scrolled into view, and a position in it where a click hits the area.
 
     Raises:
         playwright.sync_api.Error: if no image shows the area, or something covers it.

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import httpcore
 
 from recorder.errors import InvalidUrl
-from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, read_http_head, write_http_head
+from recorder.live.http_heads import REQUEST_LINE, STATUS_LINE, Fields, format_http_head, read_http_head
 from recorder.live.tunnel_certificate import TunnelCertificate
 from recorder.net.addresses import CalledAddress, parse_called_address
 from recorder.net.outbound_guard import AddressGuard, BlockedAddress, UnresolvedName
@@ -88,7 +88,7 @@ class FilteringProxy:
         self._stopped: asyncio.Event | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="live-proxy", daemon=True)
+        self._thread = threading.Thread(target=self._run_event_loop, name="live-proxy", daemon=True)
         self._refusals: Counter[str] = Counter()
         #: Requests that were refused.
         self.blocked_requests = 0
@@ -98,7 +98,7 @@ class FilteringProxy:
         self.credentials = "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
 
     def start(self) -> None:
-        """Listen.
+        """Start the proxy's thread, and wait until it listens.
 
         Raises:
             OSError: if no port can be opened.
@@ -138,29 +138,29 @@ class FilteringProxy:
         except InvalidUrl:
             return False
 
-    def _run(self) -> None:
+    def _run_event_loop(self) -> None:
         try:
-            asyncio.run(self._serve())
+            asyncio.run(self._serve_until_stopped())
         finally:
             self._is_ready.set()
 
-    async def _serve(self) -> None:
+    async def _serve_until_stopped(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(self._handle, "127.0.0.1", 0, limit=_HEAD_BYTES)
+        server = await asyncio.start_server(self._handle_connection, "127.0.0.1", 0, limit=_HEAD_BYTES)
         self.port = server.sockets[0].getsockname()[1]
         self._is_ready.set()
         await self._stopped.wait()
         server.close()
         # asyncio.run cancels the handlers that are left.
 
-    async def _handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _handle_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1
         try:
             if self._open <= 2 * self._limits.connections:
-                await self._pass_on(reader, writer)
+                await self._forward_request(reader, writer)
         except _Refused as refused:
             if refused.target is not None:
-                self._note_refusal(refused.target)
+                self._count_refused_target(refused.target)
             answer = (
                 f"HTTP/1.1 {refused.status}\r\n{refused.header}Content-Length: 0\r\nConnection: close\r\n\r\n"
             )
@@ -173,7 +173,7 @@ class FilteringProxy:
             self._open -= 1
             writer.close()
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HEAD_S):
             line, fields = await read_http_head(reader)
         if self._open > self._limits.connections or self._bytes_left <= 0:
@@ -199,8 +199,8 @@ class FilteringProxy:
             upstream_reader, upstream_writer = await self._connect(target)
             try:
                 writer.write(_ESTABLISHED)
-                answer = self._copy(upstream_reader, writer)
-                await _copy_until_proxy_answered(self._copy(reader, upstream_writer), answer)
+                answer = self._copy_bytes(upstream_reader, writer)
+                await _copy_until_proxy_answered(self._copy_bytes(reader, upstream_writer), answer)
             finally:
                 upstream_writer.close()
 
@@ -217,7 +217,7 @@ class FilteringProxy:
             try:
                 await writer.start_tls(self._certificate.context)
             except (OSError, ssl.SSLError):
-                self._note_refusal(_name_proxy_target(target))  # a WebSocket without TLS, say
+                self._count_refused_target(_name_proxy_target(target))  # a WebSocket without TLS, say
                 raise
             line, fields = await read_http_head(reader)
         parts = REQUEST_LINE.fullmatch(line)
@@ -244,9 +244,9 @@ class FilteringProxy:
                 async with asyncio.timeout(_CONNECT_S):
                     await upstream_writer.start_tls(self._trust, server_hostname=target.host)
             head = f"{method} {target.path} HTTP/1.1".encode("latin-1")
-            upstream_writer.write(write_http_head(head, fields, target))
+            upstream_writer.write(format_http_head(head, fields, target))
             answer = self._answer(upstream_reader, writer)
-            await _copy_until_proxy_answered(self._copy(reader, upstream_writer), answer)
+            await _copy_until_proxy_answered(self._copy_bytes(reader, upstream_writer), answer)
         except ssl.SSLError as error:
             raise _Refused("502 Bad Gateway") from error
         finally:
@@ -277,28 +277,28 @@ class FilteringProxy:
             status = STATUS_LINE.fullmatch(line)
             if status is None or status[1] == b"101":
                 raise _Refused("502 Bad Gateway")
-            head = write_http_head(line, fields, None)
-            self._count(len(head))
+            head = format_http_head(line, fields, None)
+            self._count_passed_bytes(len(head))
             writer.write(head)
             if not status[1].startswith(b"1"):
                 break
-        await self._copy(reader, writer)
+        await self._copy_bytes(reader, writer)
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy_bytes(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while True:
             async with asyncio.timeout(self._limits.idle_s):
                 chunk = await reader.read(_CHUNK_BYTES)
             if not chunk:
                 break
-            self._count(len(chunk))
+            self._count_passed_bytes(len(chunk))
             writer.write(chunk)
             async with asyncio.timeout(self._limits.idle_s):
                 await writer.drain()
         if writer.can_write_eof():
             writer.write_eof()
 
-    def _count(self, size: int) -> None:
-        """Count bytes.
+    def _count_passed_bytes(self, size: int) -> None:
+        """Count bytes that pass the proxy, against the limit of the replay.
 
         Raises:
             ConnectionAbortedError: if the replay has used up its bytes.
@@ -307,7 +307,7 @@ class FilteringProxy:
         if self._bytes_left < 0:
             raise ConnectionAbortedError
 
-    def _note_refusal(self, target: str) -> None:
+    def _count_refused_target(self, target: str) -> None:
         self.blocked_requests += 1
         if target in self._refusals or len(self._refusals) < _KEPT_TARGETS:
             self._refusals[target] += 1

@@ -139,6 +139,7 @@ def _answer_plan_task(message: bytes) -> bytes:
 
 
 def _encode_live_plan(task: _PlanTask) -> msgspec.Raw:
+    """Return the plan of a live replay as JSON; raise if its steps are too large."""
     plan = msgspec.json.encode(_make_live_plan(task))
     if len(plan) > _MOST_BYTES:
         text = f"The steps of a live replay have at most {_MOST_BYTES // 2**20} MiB; {_LATER}."

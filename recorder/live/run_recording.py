@@ -64,7 +64,7 @@ class ReplayRunRecorder:
         self._began = time.monotonic()
         self._waiting: queue.Queue[Mapping[str, Any] | _Frame | None] = queue.Queue(_MOST_WAITING)
         self._has_ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="live-recording", daemon=True)
+        self._thread = threading.Thread(target=self._store_queued_items, name="live-recording", daemon=True)
         self._thread.start()
 
     @property
@@ -74,7 +74,7 @@ class ReplayRunRecorder:
 
     def add_event(self, event: Mapping[str, Any]) -> None:
         """Record an event, as clients send it."""
-        self._put(event)
+        self._queue_item(event)
 
     def add_frame(
         self, picture: bytes, *, t_ms: int, url: str, dom: Any, rects: list[list[int | float]]
@@ -84,15 +84,15 @@ class ReplayRunRecorder:
         item = FrameItem(t_ms, "image/jpeg", id=frame_id, part=frame_id, dom=dom, url=url)
         if rects:
             item.masked_rects = rects
-        self._put(_Frame(frame_id, item, picture))
+        self._queue_item(_Frame(frame_id, item, picture))
         return frame_id
 
     def close(self) -> None:
         """Store what waits, and end the thread."""
-        self._put(None)
+        self._queue_item(None)
         self._thread.join(_CLOSE_S)
 
-    def _put(self, item: Mapping[str, Any] | _Frame | None) -> None:
+    def _queue_item(self, item: Mapping[str, Any] | _Frame | None) -> None:
         while not self._has_ended.is_set():
             try:
                 self._waiting.put(item, timeout=1.0)
@@ -100,7 +100,7 @@ class ReplayRunRecorder:
             except queue.Full:
                 continue
 
-    def _run(self) -> None:
+    def _store_queued_items(self) -> None:
         try:
             size = self._runtime.settings.session_size
             writer = IngestWriter(self._runtime.database, session_size=size, records_replays=True)

@@ -55,7 +55,7 @@ class LiveRun:
             unreached = self._reach_start() if steps else None
             if unreached is not None:
                 self.first_divergence = unreached.divergence
-                return self._finish("diverged")
+                return self._make_result("diverged")
             for index, step in enumerate(steps):
                 self.actor.journal.begin(step.step)
                 if index and policy.speed == "recorded":
@@ -65,8 +65,8 @@ class LiveRun:
                     return ended
         except TimeSpent:
             text = f"The replay took longer than policy.max_ms, {policy.max_ms:,} ms."
-            return self._finish("failed", ReplayError("timeout", text))
-        return self._finish("completed")
+            return self._make_result("failed", ReplayError("timeout", text))
+        return self._make_result("completed")
 
     def _do_step(self, planned: LivePlanStep) -> LiveResult | None:
         """Do a step, with a person's decision where one is needed; return the result that ends the replay."""
@@ -79,35 +79,37 @@ class LiveRun:
             decision = self._wait_for_decision(step, actor.find_problem_ahead(step))
             decisions += 1
             if decision is None:
-                return self._finish("failed", _NO_DECISION)
+                return self._make_result("failed", _NO_DECISION)
         elif planned.is_consequential and not policy.repeat_consequential and planned.has_succeeded:
-            self._store(step, StepCheck("skipped"), began)
+            self._store_step_result(step, StepCheck("skipped"), began)
             return None
         asks = self.mode == "guided" or policy.on_divergence == "ask"
         while True:
             if decision is not None and decision.action == "abort":
-                return self._finish("failed", ReplayError("cancelled", "The replay was aborted."))
+                return self._make_result("failed", ReplayError("cancelled", "The replay was aborted."))
             if decision is not None and decision.action == "skip":
-                self._store(step, StepCheck("skipped"), began)
+                self._store_step_result(step, StepCheck("skipped"), began)
                 return None
             check = actor.perform(step, decision)
             if check.divergence is None:
-                self._store(step, check, began)
+                self._store_step_result(step, check, began)
                 return None
             self.first_divergence = self.first_divergence or check.divergence
             if not asks:
                 goes_on = policy.on_divergence == "skip"
-                self._store(step, replace(check, outcome="skipped" if goes_on else "diverged"), began)
-                return None if goes_on else self._finish("diverged")
+                self._store_step_result(
+                    step, replace(check, outcome="skipped" if goes_on else "diverged"), began
+                )
+                return None if goes_on else self._make_result("diverged")
             if decisions >= MOST_DECISIONS:
-                return self._finish("failed", _MANY_DECISIONS)
+                return self._make_result("failed", _MANY_DECISIONS)
             decision = self._wait_for_decision(step, check.divergence)
             decisions += 1
             if decision is None:
-                return self._finish("failed", _NO_DECISION)
+                return self._make_result("failed", _NO_DECISION)
             if actor.has_acted and decision.action != "abort":
                 # What was sent, or may have been, is never sent again.
-                self._store(step, check if check.outcome == "healed" else check.accept(), began)
+                self._store_step_result(step, check if check.outcome == "healed" else check.accept(), began)
                 return None
 
     def _reach_start(self) -> StepCheck | None:
@@ -146,9 +148,9 @@ class LiveRun:
             step = planned.read()
             check = self.actor.perform(step, None)
             if check.divergence is not None:
-                self._store(step, replace(check, outcome="diverged"), began)
+                self._store_step_result(step, replace(check, outcome="diverged"), began)
                 return False
-            self._store(step, check, began)
+            self._store_step_result(step, check, began)
         return self._wait_for_state_before(first)
 
     def _wait_for_state_before(self, step: RecordedStep) -> bool:
@@ -176,14 +178,14 @@ class LiveRun:
         self.actor.ends_at += time.monotonic() - began
         return decision
 
-    def _store(self, step: RecordedStep, check: StepCheck, began: float) -> None:
+    def _store_step_result(self, step: RecordedStep, check: StepCheck, began: float) -> None:
         result = self.actor.describe(step, check, self.actor.delivery)
         result = replace(result, ms=round((time.monotonic() - began) * 1000))
         self.results.append(result)
         self.actor.journal.store(result)
         self.actor.record(result, check.divergence)
 
-    def _finish(self, status: LiveStatus, error: ReplayError | None = None) -> LiveResult:
+    def _make_result(self, status: LiveStatus, error: ReplayError | None = None) -> LiveResult:
         summary = summarize_steps(
             self.results,
             evidence="dom" if self.results else None,

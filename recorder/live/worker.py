@@ -82,7 +82,7 @@ class ReplayWorker:
             TooManyWorkers: if as many workers run as may.
         """
         owner = secrets.token_hex(8)
-        held = self._register(owner)
+        held = self._hold_worker_lease(owner)
         try:
             with LeaseKeeper(self.runtime.database, lambda: [held], every_s=_RENEW_S):
                 on_start()
@@ -105,7 +105,7 @@ class ReplayWorker:
             with self.runtime.database.transaction(write=True) as db:
                 held.release(db)
 
-    def _register(self, owner: str) -> HeldLease:
+    def _hold_worker_lease(self, owner: str) -> HeldLease:
         for number in range(_MOST_WORKERS):
             with self.runtime.database.transaction(write=True) as db:
                 held = hold_lease(db, f"{_PREFIX}{number}", owner, ttl_ms=_LEASE_MS)
@@ -135,12 +135,12 @@ class ReplayWorker:
         self._served.move_to_end(row.workspace_id)
         while len(self._served) > _KEPT_TURNS:
             self._served.popitem(last=False)
-        thread = threading.Thread(target=self._do, args=(row, held), name=f"live-{row.id}")
+        thread = threading.Thread(target=self._run_replay, args=(row, held), name=f"live-{row.id}")
         self._running[row.id] = (thread, row.workspace_id)
         thread.start()
         return True
 
-    def _do(self, row: ReplayRow, held: HeldLease) -> None:
+    def _run_replay(self, row: ReplayRow, held: HeldLease) -> None:
         try:
             planner = self._planners.get_nowait()
         except queue.Empty:

@@ -41,7 +41,7 @@ class Cache:
 
     def find(self, shard: Shard) -> Path | None:
         """Return the file, if the cache has it; its bytes were checked when it was added."""
-        path = self._make_path(shard)
+        path = self._make_cached_path(shard)
         try:
             return path if path.stat().st_size == shard.size_bytes else None
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class Cache:
         Raises:
             FileDamaged: if the bytes are not those of the manifest; nothing is kept then.
         """
-        path = self._make_path(shard)
+        path = self._make_cached_path(shard)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         digest, size = hashlib.sha256(), 0
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".part-", delete=False) as file:
@@ -73,7 +73,7 @@ class Cache:
                 raise
         return path
 
-    def _make_path(self, shard: Shard) -> Path:
+    def _make_cached_path(self, shard: Shard) -> Path:
         return self.folder / shard.sha256[:2] / f"{shard.sha256}.{shard.ending}"
 
 

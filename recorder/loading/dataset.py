@@ -111,7 +111,7 @@ class Dataset:
         """
         kind = self._require_kind(kind)
         return tables.scan_dataset_tables(
-            self._list_paths(kind, split), self.format, self._read_field_types(kind), split
+            self._fetch_files(kind, split), self.format, self._read_field_types(kind), split
         )
 
     def arrow(self, kind: str | None = None, *, split: str | None = None) -> Any:
@@ -122,7 +122,7 @@ class Dataset:
         """
         kind = self._require_kind(kind)
         return tables.open_tables_with_pyarrow(
-            self._list_paths(kind, split), self.format, self._read_field_types(kind), split
+            self._fetch_files(kind, split), self.format, self._read_field_types(kind), split
         )
 
     def hf(
@@ -147,7 +147,7 @@ class Dataset:
         """
         kind = self._require_kind(kind)
         return tables.load_hugging_face(
-            self._list_paths(kind, split),
+            self._fetch_files(kind, split),
             self.format,
             self.manifest["schema"][kind]["fields"],
             split,
@@ -171,7 +171,7 @@ class Dataset:
                 f"webdataset() takes an export of format webdataset, and this one has format {self.format}. "
                 "Create another export, or read this one with polars(), arrow(), hf() or torch()."
             )
-        paths = self._list_paths("samples", split)
+        paths = self._fetch_files("samples", split)
         return tables.open_files_with_webdataset(paths, split, options)
 
     def torch(
@@ -266,6 +266,7 @@ class Dataset:
         return Path(folder)
 
     def _require_kind(self, kind: str | None) -> str:
+        """Return the kind, the first one by default; raise if the dataset has no rows of it."""
         if kind is None:
             return self.kinds[0]
         if kind not in self.kinds:
@@ -289,7 +290,7 @@ class Dataset:
             if shard.kind == kind and (split is None or shard.split in (None, split))
         ]
 
-    def _list_paths(self, kind: str, split: str | None) -> list[Path]:
+    def _fetch_files(self, kind: str, split: str | None) -> list[Path]:
         return [self._cache.fetch(self._source, shard) for shard in self._list_shards(kind, split)]
 
     def _read_field_types(self, kind: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ class TorchRowStream(RowStream, IterableDataset):  # type: ignore[misc]
     """An `IterableDataset` whose rows are divided among the workers of its DataLoader."""
 
     def _identify_worker(self) -> tuple[int, int, int]:
+        """Return the number of this DataLoader worker, the number of workers, and the seed they share."""
         info = get_worker_info()
         # A DataLoader draws a new seed for each iteration, and adds the number of the worker to it.
         return (0, 1, 0) if info is None else (info.id, info.num_workers, info.seed - info.id)

@@ -225,6 +225,7 @@ class RowStream:
             skip = 0
 
     def _read_range(self, row_range: RowRange, epoch: int) -> Iterator[DatasetRow]:
+        """Yield the rows in a range of the epoch's shuffled order of files."""
         files = self._files
         order = order_files(len(files.rows), seed=self._seed, epoch=epoch, shuffle=self._shuffle)
         for file, start, stop in cut_training_files(files.rows, order, row_range):

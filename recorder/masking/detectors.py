@@ -175,6 +175,7 @@ def _detect_card_numbers(text: bytes) -> Iterator[Span]:
 
 
 def _passes_luhn(shape: bytes) -> bool:
+    """Return whether the digits of a possible card number have a valid check digit."""
     digits = shape.translate(None, _NO_DIGITS)
     total = sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - 48 * len(digits)
     return total % 10 == 0

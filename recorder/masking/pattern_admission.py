@@ -84,7 +84,11 @@ def measure_pattern_slowness(rules: Any, texts: Sequence[Sequence[str]]) -> floa
         _scan_pattern_text(rules, text)
     # The median of several texts of a kind: neither a busy machine nor one odd text refuses a pattern.
     kinds = zip(*encoded, strict=True)
-    return max(median(_time_scan(rules, text) / len(text) for text in kind) for kind in kinds) * 1e3 * _MB
+    return (
+        max(median(_time_pattern_scan_s(rules, text) / len(text) for text in kind) for kind in kinds)
+        * 1e3
+        * _MB
+    )
 
 
 def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal]:
@@ -92,7 +96,7 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
     for size, allowed in ((_FIRST_BYTES, _FIRST_FACTOR), (_BYTES, 1)):
         slow = False
         for index, pattern in enumerate(patterns):
-            needed = _measure_pattern(pattern["pattern"], size)
+            needed = _measure_lone_pattern_slowness(pattern["pattern"], size)
             if needed > limits.MASKING_MS_PER_MB * allowed:
                 slow = True
                 yield PatternRefusal(
@@ -102,7 +106,8 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
             return
     if len(patterns) > 1:
         needed = measure_pattern_slowness(
-            compile_masker_rules((_encode_policy(patterns),)), _build_pattern_texts(patterns, _BYTES)
+            compile_masker_rules((_encode_policy_of_patterns(patterns),)),
+            _build_pattern_texts(patterns, _BYTES),
         )
         if needed > limits.MASKING_MS_PER_MB_TOGETHER:
             text = describe_slowness(needed, limits.MASKING_MS_PER_MB_TOGETHER)
@@ -111,10 +116,10 @@ def _find_slow(patterns: Sequence[Mapping[str, str]]) -> Iterator[PatternRefusal
 
 # Cached, since a request that changes one pattern contains the others again.
 @lru_cache(maxsize=1_000)
-def _measure_pattern(pattern: str, size: int) -> float:
+def _measure_lone_pattern_slowness(pattern: str, size: int) -> float:
     alone = {"name": "alone", "pattern": pattern}
     return measure_pattern_slowness(
-        compile_masker_rules((_encode_policy([alone]),)), _build_pattern_texts([alone], size)
+        compile_masker_rules((_encode_policy_of_patterns([alone]),)), _build_pattern_texts([alone], size)
     )
 
 
@@ -137,21 +142,23 @@ def _scan_pattern_text(rules: Any, text: bytes) -> None:
 
 
 def _exhaust_matches(rule: DetectorRule, text: bytes) -> None:
+    """Run a masking pattern over a text up to the limit on matches, to measure its time."""
     for _ in islice(rule.find(text), limits.MASKING_HITS + 1):
         pass
 
 
-def _time_scan(rules: Any, text: bytes) -> float:
+def _time_pattern_scan_s(rules: Any, text: bytes) -> float:
     began = time.thread_time()
     _scan_pattern_text(rules, text)
     return time.thread_time() - began
 
 
-def _encode_policy(patterns: Sequence[Mapping[str, str]]) -> str:
+def _encode_policy_of_patterns(patterns: Sequence[Mapping[str, str]]) -> str:
     return orjson.dumps({"builtins": [], "patterns": list(patterns)}).decode()
 
 
 def _make_joint_refusal(text: str) -> PatternRefusal:
+    """Return the refusal of patterns that are too slow together, though none is alone."""
     return PatternRefusal(None, "invalid_value", text[0].upper() + text[1:] + ".")
 
 

@@ -186,7 +186,7 @@ def list_masking_replacements(db: DbSession, workspace_id: str) -> frozenset[str
 
 @lru_cache(maxsize=1_000)
 def _share_policy_text(text: str) -> str:
-    """Return the first of equal texts, so that the callers of a workspace keep one."""
+    """Return the cached copy of an equal text, so that the callers of a workspace share one."""
     return text
 
 

@@ -162,6 +162,7 @@ class ScanPool:
             thread.join()
 
     def _serve_scans(self, process: "_ScanProcess") -> None:
+        """Run queued scans in one process until the pool is stopped; each thread has its own process."""
         while (taken := self._queue.take()) is not None:
             owner, waiting = taken
             try:
@@ -173,6 +174,7 @@ class ScanPool:
 
 
 def _settle_scan(waiting: _Waiting, run: Callable[[ScanJob], ScanReport], longest_wait_s: float) -> None:
+    """Run a scan and set its result or error, unless it waited for too long."""
     try:
         if time.monotonic() - waiting.since > longest_wait_s:
             raise MaskingBusy

@@ -62,7 +62,7 @@ def encode_scan_message(message: msgspec.Struct) -> bytes:
 
 
 def main() -> None:
-    """Serve jobs from stdin until it ends."""
+    """Run masking jobs from stdin until it ends."""
     with suppress(OSError):
         os.nice(_NICENESS)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -82,6 +82,7 @@ def main() -> None:
 
 
 def _run_job(job: ScanJob, reports: BinaryIO) -> ScanReport:
+    """Mask the documents of a job, or check the patterns that it wants to admit."""
     try:
         if job.kind == "admit":
             return ScanReport(
@@ -101,15 +102,15 @@ def _scan_by_rule(masker: Masker, documents: list[bytes], reports: BinaryIO) -> 
     """Run every rule over all documents, and report each before it begins."""
     began = time.process_time()
     for rule in masker.rules.rules:
-        _report_rule(rule.name, began, reports)
+        _report_rule_time(rule.name, began, reports)
         for document in documents:
             for _ in islice(
                 rule.find(split_json_strings_to_mask(document) or document), limits.MASKING_HITS + 1
             ):
                 pass
-    _report_rule("", began, reports)  # the remaining work belongs to no single rule
+    _report_rule_time("", began, reports)  # the remaining work belongs to no single rule
 
 
-def _report_rule(name: str, began: float, reports: BinaryIO) -> None:
+def _report_rule_time(name: str, began: float, reports: BinaryIO) -> None:
     reports.write(encode_scan_message(ScanReport(rule=name, used_s=time.process_time() - began)))
     reports.flush()

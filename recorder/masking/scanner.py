@@ -104,13 +104,13 @@ class Scanner:
         try:
             for first, portion in _split_documents(documents, self._portion_bytes):
                 job = ScanJob(
-                    budget_s=self._compute_budget(portion) * (1 if slow is None else 3),
+                    budget_s=self._compute_scan_budget_s(portion) * (1 if slow is None else 3),
                     kind="mask" if slow is None else "mask_by_rule",
                     policies=policy.described,
                     key=policy.key,
                     documents=portion,
                 )
-                report = await self._run(workspace_id, job)
+                report = await self._run_scan(workspace_id, job)
                 changes |= {first + index: texts for index, texts in (report.changes or {}).items()}
         except ScanTimeout as error:
             self._slow_bodies.add(workspace_id, body, SlowBody(slow is not None, error.slowest))
@@ -133,7 +133,7 @@ class Scanner:
             budget_s=self.admission_s, kind="admit", patterns=[dict(pattern) for pattern in patterns]
         )
         try:
-            report = await self._run(workspace_id, job)
+            report = await self._run_scan(workspace_id, job)
         except ScanTimeout as error:
             problem = _describe_scan_problem(
                 None, "limit_reached", describe_slowness(None, limits.MASKING_MS_PER_MB)
@@ -142,10 +142,10 @@ class Scanner:
         if report.refusals:
             raise ValidationFailed([_describe_scan_problem(*refusal) for refusal in report.refusals])
 
-    def _compute_budget(self, documents: Sequence[bytes]) -> float:
+    def _compute_scan_budget_s(self, documents: Sequence[bytes]) -> float:
         return self.budget_s + self.budget_s_per_mb * sum(map(len, documents)) / _MB
 
-    async def _run(self, workspace_id: str, job: ScanJob) -> ScanReport:
+    async def _run_scan(self, workspace_id: str, job: ScanJob) -> ScanReport:
         report = await asyncio.wrap_future(self._pool.submit(workspace_id, job))
         if report.failure is not None:
             # A failure must not count as a body without values to mask.

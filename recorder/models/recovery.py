@@ -37,7 +37,7 @@ class RecoveryPlace(WireInput):
     event_id: ItemId | None = None
 
     @model_validator(mode="after")
-    def _require_one(self) -> Self:
+    def _require_event_or_frame(self) -> Self:
         if (self.frame_id is None) == (self.event_id is None):
             raise ValueError("send one of event_id and frame_id")
         return self

@@ -59,7 +59,7 @@ class ReplayPlace(WireInput):
     event_id: ItemId | None = None
 
     @model_validator(mode="after")
-    def _require_one(self) -> Self:
+    def _require_single_member(self) -> Self:
         require_single_replay_member(self)
         return self
 
@@ -77,7 +77,7 @@ class ReplayThresholds(WireInput):
     diverged: float = WireField(default=0.45, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _check_order(self) -> Self:
+    def _check_threshold_order(self) -> Self:
         if self.diverged > self.ok:
             raise ValueError("diverged must not exceed ok")
         return self
@@ -123,7 +123,7 @@ class ReplayOther(WireInput):
     graph: Literal[True] | None = None
 
     @model_validator(mode="after")
-    def _require_one(self) -> Self:
+    def _require_single_member(self) -> Self:
         require_single_replay_member(self)
         return self
 

@@ -99,7 +99,7 @@ def read_ip_address(text: str) -> IPAddress | None:
     """
     if ":" in text:
         try:
-            return _unwrap_address(IPv6Address(text.partition("%")[0]))
+            return _unwrap_ipv4_mapped_address(IPv6Address(text.partition("%")[0]))
         except ValueError:
             return None
     try:
@@ -125,7 +125,7 @@ def _read_listed_host_port(parts: re.Match[str], setting: str) -> tuple[str, int
     return str(address) if address is not None else host.lower().rstrip("."), port
 
 
-def _unwrap_address(address: IPv6Address) -> IPAddress:
+def _unwrap_ipv4_mapped_address(address: IPv6Address) -> IPAddress:
     return address.ipv4_mapped or address
 
 
@@ -143,7 +143,7 @@ def parse_resolved_address(text: str) -> IPAddress:
         ValueError: if it is none.
     """
     address = ip_address(text.partition("%")[0])
-    return _unwrap_address(address) if address.version == 6 else address
+    return _unwrap_ipv4_mapped_address(address) if address.version == 6 else address
 
 
 URL_CHARACTERS = 2_048
@@ -240,5 +240,6 @@ def _normalize_ipv6(text: str) -> str:
 
 
 def _quote_path(rest: str) -> str:
+    """Return the path and query of an address with characters quoted that a URL must not contain."""
     path = rest if rest.startswith("/") else f"/{rest}"
     return quote(path, safe=_LITERAL)

@@ -178,6 +178,7 @@ class OwnAddresses:
         return False
 
     async def _read_ports(self) -> frozenset[int]:
+        """Return the ports on which this deployment listens, read again after a while."""
         if time.monotonic() < self._ports_until:
             return self._ports
         return await asyncio.to_thread(self._renew_ports)

@@ -75,13 +75,13 @@ class OutboundClient:
         exchange = OutboundExchange()
         try:
             async with asyncio.timeout(self._total_s):
-                await self._send(parse_called_address(url), headers, body, exchange)
+                await self._send_request(parse_called_address(url), headers, body, exchange)
         except _EXPECTED as error:
             exchange.error = exchange.error or _classify_outbound_failure(error)
         exchange.duration_ms = round((time.monotonic() - began) * 1000)
         return exchange
 
-    async def _send(
+    async def _send_request(
         self, target: CalledAddress, headers: Mapping[str, str], body: bytes, exchange: OutboundExchange
     ) -> None:
         backend = GuardedBackend(self._guard, target, self._dial)

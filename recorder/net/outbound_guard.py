@@ -116,10 +116,10 @@ class AddressGuard:
         """
         if await self._own_addresses.contains_target(target.host, target.port, ()):
             raise OwnAddress
-        addresses = [target.address] if target.address is not None else await self._look_up(target.host)
+        addresses = [target.address] if target.address is not None else await self._resolve_host(target.host)
         if not addresses:
             raise UnresolvedName
-        if not all(self._may_call(target, address) for address in addresses):
+        if not all(self._may_call_address(target, address) for address in addresses):
             raise BlockedAddress
         if await self._own_addresses.contains_target(target.host, target.port, addresses):
             raise OwnAddress
@@ -135,7 +135,7 @@ class AddressGuard:
             target.host, target.port, address
         )
 
-    async def _look_up(self, host: str) -> list[IPAddress]:
+    async def _resolve_host(self, host: str) -> list[IPAddress]:
         # RFC 6761: a name server does not decide about these names.
         if host == "localhost" or host.endswith(".localhost"):
             return list(_LOCALHOST)
@@ -143,7 +143,7 @@ class AddressGuard:
             return []
         return list(dict.fromkeys(map(parse_resolved_address, await self._resolve(host))))
 
-    def _may_call(self, target: CalledAddress, address: IPAddress) -> bool:
+    def _may_call_address(self, target: CalledAddress, address: IPAddress) -> bool:
         if self._allowed.contains(target.host, target.port, address):
             return True
         if self._takes_http and is_own_machine_address(address):

@@ -77,6 +77,7 @@ class DriverCursor:
         self.many(f"INSERT INTO {columns[0][0].table.name} ({names}) VALUES ({marks})", [values])  # noqa: S608
 
     def _bind_value(self, type: Any, value: Any) -> Any:
+        """Return a value as the driver takes it for a column of this type."""
         bind = type.dialect_impl(self._dialect).bind_processor(self._dialect)
         return value if bind is None else bind(value)
 

@@ -90,19 +90,19 @@ class EventBatch:
         """Write the batch; see `ingest.IngestBatch`."""
         session = self.session
         if self.key is None and not self.named:
-            return self._insert(cursor, session, skipped=0)
+            return self._insert_batch(cursor, session, skipped=0)
         lock_session_for_ingest(cursor, session)
         if self.key is not None:
             earlier = self.key.find_earlier_answer(cursor, self.session_id)
             if earlier is not None:
                 return earlier
         skipped = self._store_named(cursor, session) if self.named else 0
-        answer = self._insert(cursor, session, skipped=skipped)
+        answer = self._insert_batch(cursor, session, skipped=skipped)
         if self.key is not None:
             self.key.store_answer(cursor, self.session_id, answer)
         return answer
 
-    def _insert(self, cursor: IngestCursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
+    def _insert_batch(self, cursor: IngestCursor, session: tuple[str, str, str], *, skipped: int) -> bytes:
         first, event_count, _ = reserve_item_positions(
             cursor,
             session,
@@ -147,13 +147,14 @@ class EventBatch:
         if len(dropped) < self.n:
             require_minutes_for_ingest(cursor, session, self.caller.tier)
         if dropped:
-            self._leave_out(dropped)
+            self._remove_events(dropped)
         require_room_for_ingest(cursor, session, events=self.n, frames=0, size=self.size)
         if fresh:
             cursor.many(_INSERT_KEYS, fresh)
         return len(dropped)
 
-    def _leave_out(self, dropped: Set[int]) -> None:
+    def _remove_events(self, dropped: Set[int]) -> None:
+        """Remove the events at these positions from the batch, with its counts and times."""
         items = [
             item for index, item in enumerate(_raw_decoder.decode(self.body).events) if index not in dropped
         ]

@@ -92,6 +92,7 @@ def _find_preceding_batches(
 
 
 def _subtract_ids(event_id: str, first_id: str) -> int:
+    """Return by how much the ULID of an event id exceeds that of the first id."""
     return decode_ulid(event_id.partition("_")[2]) - decode_ulid(first_id.partition("_")[2])
 
 

@@ -91,7 +91,7 @@ class FrameBatch:
         if rows:
             cursor.many(_INSERT, rows)
         self.n = len(rows)
-        answer = self._answer(len(fresh), frame_count)
+        answer = self._make_answer(len(fresh), frame_count)
         if self.key is not None:
             self.key.store_answer(cursor, self.session_id, answer)
         return answer
@@ -118,6 +118,7 @@ class FrameBatch:
     def _make_index_row(
         self, index: int, position: int, stored: dict[str, tuple[str, int, int]]
     ) -> tuple[Any, ...]:
+        """Return the row of a frame for `frames`, with its picture's location and those of equal pictures."""
         frame, (offset, length, dom_offset, dom_length) = self.frames[index], self.locations[index]
         item = frame.item
         location = stored.setdefault(frame.sha256, (self.object_key, offset, length))
@@ -132,7 +133,7 @@ class FrameBatch:
         tail = (_read_frame_value_or_none(item.url), *rects, frame.digest, clock.now_ms())
         return (self.session_id, *columns, *picture, *dom, *tail)
 
-    def _answer(self, accepted: int, frame_count: int) -> bytes:
+    def _make_answer(self, accepted: int, frame_count: int) -> bytes:
         data = [
             {"id": frame.id, "t_ms": frame.item.t_ms, "sha256": frame.sha256, "bytes": length}
             for frame, (_, length, _, _) in zip(self.frames, self.locations, strict=True)

@@ -103,7 +103,7 @@ class HotEventReader:
         self._batches_left = self._bounds.searched_batches
         self._bytes_left = self._bounds.searched_bytes
         while len(records) < max_events and size < max_bytes:
-            record = self._read_next(db)
+            record = self._read_next_event(db)
             if record is None:
                 break
             records.append(record)
@@ -120,12 +120,12 @@ class HotEventReader:
         self._bound: EventSortKey | None = None
         self._is_untouched = True
 
-    def _read_next(self, db: DbSession) -> EventRecord | None:
+    def _read_next_event(self, db: DbSession) -> EventRecord | None:
         while True:
             if not self._headers and not self._has_all_headers:
                 self._read_headers(db)
             elif self._held and (not self._headers or self._held[-1][0] < self._headers[0].t_min):
-                return self._take()
+                return self._take_held_event()
             elif self._headers and (self._bound is None or self._held):
                 if self._batches_left <= 0 or self._bytes_left <= 0:
                     return None
@@ -136,7 +136,7 @@ class HotEventReader:
             else:
                 self._start_pass()
 
-    def _take(self) -> EventRecord:
+    def _take_held_event(self) -> EventRecord:
         t_ms, event_id, _, record = self._held.pop()
         self._held_bytes -= len(record.payload)
         self.position = (t_ms, event_id)

@@ -104,7 +104,7 @@ class IngestWriter:
         #: Batches whose sessions other transactions hold, in the order they came in, and since when.
         self._postponed: list[tuple[_Waiting, float]] = []
         self._connect()
-        self._thread = threading.Thread(target=self._run, name="ingest-writer", daemon=True)
+        self._thread = threading.Thread(target=self._write_groups, name="ingest-writer", daemon=True)
         self._thread.start()
 
     async def submit(self, batch: IngestBatch) -> bytes:
@@ -126,14 +126,15 @@ class IngestWriter:
         self._waiting.put(None)
         self._thread.join(timeout=30)
 
-    def _run(self) -> None:
+    def _write_groups(self) -> None:
+        """Store the waiting batches group by group until the writer is closed."""
         ended = False
         while not ended or self._turn_count or self._postponed:
             ended |= self._gather_waiting()
             group = self._next_group()
             if group:
                 began = time.perf_counter()
-                group, results = self._settle_postponed(group, self._store(group))
+                group, results = self._settle_postponed(group, self._store_group(group))
                 seconds = time.perf_counter() - began
                 _answer_ingest_group(group, results)
                 stored = _list_stored_ingest_batches(group, results)
@@ -182,7 +183,7 @@ class IngestWriter:
                 settled.append((waiting, SessionBusy() if result is None else result))
         return [waiting for waiting, _ in settled], [result for _, result in settled]
 
-    def _store(self, group: list["_Waiting"]) -> "list[bytes | RecorderError | None]":
+    def _store_group(self, group: list["_Waiting"]) -> "list[bytes | RecorderError | None]":
         with self._database.ingest_lock:
             for _ in range(3):
                 try:
@@ -225,7 +226,7 @@ class IngestWriter:
         return [None if batch.session in busy else next(results) for batch, _, _ in group]
 
     def _adapt_group_size(self, count: int, seconds: float) -> None:
-        """Set the size of the next groups after the statements of one."""
+        """Set the size of the next groups by the time that the statements of this group took."""
         size = int(count * _GROUP_S / seconds) if seconds > _GROUP_S else 2 * self._group_size
         self._group_size = min(self.max_group, max(_LEAST_GROUP, size))
 

@@ -255,18 +255,18 @@ class BatchIdempotencyKey:
             IdempotencyKeyReused: if it came with another body then.
         """
         rows = cursor.all(_FIND, (session_id, self.kind, self.key))
-        return self._check(*rows[0]) if rows else None
+        return self._check_repeated_body(*rows[0]) if rows else None
 
     def read_answer(self, db: DbSession, session_id: str) -> RepeatedAnswer | None:
         """Return the stored answer from a reading transaction, to save a repeated upload its work."""
         row = db.get(BatchKeyRow, (session_id, self.kind, self.key))
-        return self._check(row.body_digest, row.answer) if row else None
+        return self._check_repeated_body(row.body_digest, row.answer) if row else None
 
     def store_answer(self, cursor: IngestCursor, session_id: str, answer: bytes) -> None:
         """Store the answer that a repeated batch gets, in the transaction of the batch."""
         cursor.many(_STORE_ANSWER, [(session_id, self.kind, self.key, self.body_digest, answer)])
 
-    def _check(self, digest: bytes, answer: bytes) -> RepeatedAnswer:
+    def _check_repeated_body(self, digest: bytes, answer: bytes) -> RepeatedAnswer:
         if bytes(digest) != self.body_digest:
             raise IdempotencyKeyReused
         return RepeatedAnswer(answer)

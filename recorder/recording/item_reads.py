@@ -278,7 +278,7 @@ def _summarize_hot_frames(db: DbSession, lake: Lake, row: SessionRow) -> FramesS
 
 
 def _count_frames_by_store(row: SessionRow, count: int) -> dict[str, int]:
-    """Return the numbers of frames in the store of recordings and in the one of archived frames."""
+    """Return the numbers of frames in the frame store and in the cold store of archived frames."""
     cold = 0 if row.frames_archived_at is None else count
     return {"hot": count - cold, "cold": cold}
 

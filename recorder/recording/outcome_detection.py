@@ -125,6 +125,7 @@ def _detect_event_marks(
 def _detect_batch_marks(
     payload: bytes, first_id: str, rules: OutcomeRules, names: list[bytes]
 ) -> Iterator[OutcomeMark]:
+    """Yield the outcome marks of a stored event batch: events whose type decides the outcome."""
     body = decompress_stored_events(payload)
     # A type may be spelled with escapes too.
     if b"\\u" not in body and not any(name in body for name in names):

@@ -101,7 +101,7 @@ class SessionEventPortions:
             Unavailable: if the database or the lake does not answer.
         """
         with self._lock:
-            return self._read()
+            return self._read_portion()
 
     def close(self) -> None:
         """Close what the lake has open, once a portion that is being read is there; again is no harm."""
@@ -110,18 +110,19 @@ class SessionEventPortions:
                 self._sealed.close()
             self._rows.clear()
 
-    def _read(self) -> pa.RecordBatch | None:
+    def _read_portion(self) -> pa.RecordBatch | None:
+        """Return the next portion, from the hot batches or from the lake; None at the end."""
         with self._database.transaction(write=False) as db:
             row = find_session(db, self._tenant, self._session_id)
             if row.is_hot and not self._is_swept:
-                return self._read_hot(db)
+                return self._read_hot_portion(db)
         if self._begun:
             self._rows.append(make_session_event_batch(self._begun))
             self._begun = []
         self._is_swept = True
-        return self._read_sealed(row)
+        return self._read_sealed_portion(row)
 
-    def _read_hot(self, db: DbSession) -> pa.RecordBatch | None:
+    def _read_hot_portion(self, db: DbSession) -> pa.RecordBatch | None:
         size = sum(len(record.payload) for record in self._begun)
         most = PORTION_EVENTS - len(self._begun)
         records = self._hot.read(db, max_events=most, max_bytes=PORTION_BYTES - size)
@@ -134,12 +135,12 @@ class SessionEventPortions:
         portion, self._begun = self._begun, []
         return make_session_event_batch(portion) if portion else None
 
-    def _read_sealed(self, row: SessionRow) -> pa.RecordBatch | None:
+    def _read_sealed_portion(self, row: SessionRow) -> pa.RecordBatch | None:
         searched = 0
         while True:
             size = _count_portion_rows(self._rows)
             if size is not None or self._has_all_rows:
-                return self._take(size) if self._rows else None
+                return self._take_sealed_rows(size) if self._rows else None
             if searched >= SEARCHED_EVENTS:
                 return make_session_event_batch([])
             batch = self._read_rows(row)
@@ -171,8 +172,8 @@ class SessionEventPortions:
                 self._position = (batch["t_ms"][-1].as_py(), batch["id"][-1].as_py())
             return batch
 
-    def _take(self, size: int | None) -> pa.RecordBatch:
-        """Take so many rows, or all that are left."""
+    def _take_sealed_rows(self, size: int | None) -> pa.RecordBatch:
+        """Return this many of the sealed rows that were read, or all of them, as one batch."""
         taken: list[pa.RecordBatch] = []
         missing = sum(batch.num_rows for batch in self._rows) if size is None else size
         while missing:

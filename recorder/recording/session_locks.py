@@ -34,4 +34,5 @@ def lock_free_sessions(cursor: SessionLockStatements, sessions: Collection[Sessi
 
 
 def _list_columns(sessions: Collection[SessionKey]) -> list[list[str]]:
+    """Return workspaces, modes and ids of the sessions as three lists, for `unnest`."""
     return [list(column) for column in zip(*sessions, strict=True)]

@@ -269,11 +269,11 @@ class ReplayDrainRun:
     def _end_or_pause_replay(self, row: ReplayRow, outcome: DryOutcome | Refusal) -> None:
         """End a replay that has no result, or let it wait for its store."""
         if isinstance(outcome, InvalidRecording):
-            self._fail(row, "invalid_recording", str(outcome))
+            self._fail_replay(row, "invalid_recording", str(outcome))
         elif isinstance(outcome, Unavailable):
             self._pause(row)
         elif isinstance(outcome, ReplayNotComputed):
-            self._fail(row, "internal", f"The replay could not be computed: {outcome}.")
+            self._fail_replay(row, "internal", f"The replay could not be computed: {outcome}.")
         else:
             assert isinstance(outcome, NotFound)  # deleted: the purge of the session removes the replay
 
@@ -286,9 +286,9 @@ class ReplayDrainRun:
         if not self._pauses.has_waited(row.id):
             self._pauses.add_pause(row)
         else:
-            self._fail(row, "internal", STORE_TIME_OVER)
+            self._fail_replay(row, "internal", STORE_TIME_OVER)
 
-    def _fail(self, row: ReplayRow, type: str, message: str) -> None:
+    def _fail_replay(self, row: ReplayRow, type: str, message: str) -> None:
         self._pauses.forget(row.id)
         with self._held_transaction() as db:
             current = lock_open_replays(db, [row]).get(row.id)

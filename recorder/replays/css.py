@@ -92,6 +92,7 @@ def parse_css(selector: str) -> tuple[Any, ...]:
 
 
 def _scope_css_below(root: DomElement) -> int:
+    """Return the scope of the selectors below an element: its shadow tree if it is a shadow root."""
     return root.index if root.tag == "template" and "shadowrootmode" in root.attrs else root.scope
 
 
@@ -198,9 +199,9 @@ def _has_pseudo_class(element: DomElement, name: str, budget: Budget) -> bool:
         case "first-child":
             return element.position == 1
         case "last-child":
-            return element.position == _count_siblings(element)
+            return element.position == _count_element_siblings(element)
         case "only-child":
-            return _count_siblings(element) == 1
+            return _count_element_siblings(element) == 1
         case "first-of-type":
             return _find_position_of_type(element, budget) == 1
         case "checked":
@@ -229,7 +230,7 @@ def _is_nth_sibling(element: DomElement, tree: Any, budget: Budget) -> bool:
     return (number - offset) % step == 0 and (number - offset) // step >= 0
 
 
-def _count_siblings(element: DomElement) -> int:
+def _count_element_siblings(element: DomElement) -> int:
     if element.parent is None:
         return 1
     return element.parent.size

@@ -152,12 +152,12 @@ class DomDocument:
         text, `alt` and `title`.
         """
         if element.name is None:
-            element.name = self._read_name(element)
+            element.name = self._read_accessible_name(element)
         return element.name
 
-    def _read_name(self, element: DomElement) -> str:
+    def _read_accessible_name(self, element: DomElement) -> str:
         role = find_dom_element_role(element)
-        name = element.read_attribute("aria-label") or self._find_label(element, role)
+        name = element.read_attribute("aria-label") or self._find_label_text(element, role)
         if not name and role in _FIELDS:
             name = element.read_attribute("placeholder") or element.read_attribute("name") or ""
         elif not name and element.tag == "input" and element.read_attribute("type") in _INPUT_BUTTONS:
@@ -172,7 +172,7 @@ class DomDocument:
             )
         return " ".join(name[:_NAME_CHARACTERS].split())
 
-    def _find_label(self, element: DomElement, role: str) -> str:
+    def _find_label_text(self, element: DomElement, role: str) -> str:
         if role not in _FIELDS and role not in ("checkbox", "radio", "switch"):
             return ""
         if self._labels is None:
@@ -313,7 +313,7 @@ class _DomTreeBuilder:
         if not 1 <= back <= MAX_BASES or level + back > MAX_BASES:
             raise InvalidRecording(f"A DOM snapshot refers to itself or back by more than {MAX_BASES}.")
         while len(self._chain) <= level + back:
-            self._chain.append(self._read_base(self._chain[-1]))
+            self._chain.append(self._read_base_snapshot(self._chain[-1]))
         level += back
         nodes = self._nodes.get(level)
         if nodes is None:
@@ -322,7 +322,7 @@ class _DomTreeBuilder:
             raise InvalidRecording("A DOM snapshot refers to a node that its base does not have.")
         return nodes[number], level
 
-    def _read_base(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _read_base_snapshot(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any]:
         base = snapshot.get("base")
         if type(base) is not str or base in self._seen:
             raise InvalidRecording("A DOM snapshot refers to a base that is missing or cyclic.")

@@ -151,38 +151,38 @@ class _DryReplaySteps:
     def run(self, *, is_partial: bool) -> DryResult:
         """Check step after step until the end, a divergence, or a step that needs a decision."""
         pages = RecordedPages(self.recording, self.budget)
-        self.walk = self._make_walk(pages, is_partial)
+        self.walk = self._make_comparison(pages, is_partial)
         consequential = list_consequential(self.recording) if self.mode == "guided" else frozenset()
         for step in self.steps:
             decision = self.decisions.get(step.step)
             if decision is not None and decision.action == "abort":
-                return self._finish("failed", error=ReplayError("cancelled", "The replay was aborted."))
+                return self._make_result("failed", error=ReplayError("cancelled", "The replay was aborted."))
             # Only the first divergence is reported, so only that one needs suggestions.
             policy = self.policy if self.first_divergence is None else replace(self.policy, heal="off")
             unreached = self._check_start(step, pages)
             check = unreached or check_step(step, pages, self.walk, policy, decision)
             self.has_page = self.has_page or check.has_page
             if decision is not None and decision.action == "skip":
-                self._add(step, replace(check, outcome="skipped", divergence=None))
+                self._add_step_result(step, replace(check, outcome="skipped", divergence=None))
                 continue
             is_guided = self.mode == "guided"
             asks = is_guided and (step.event["id"] in consequential or check.divergence is not None)
             asks = asks or (check.divergence is not None and self.policy.on_divergence == "ask")
             if asks and (decision is None or check.is_refused):
                 self.first_divergence = check.divergence or self.first_divergence
-                return self._finish("awaiting", awaiting=step.step)
+                return self._make_result("awaiting", awaiting=step.step)
             divergence = check.divergence
             if divergence is None or (decision is not None and decision.action == "act"):
-                self._add(step, check if divergence is None else check.accept())
+                self._add_step_result(step, check if divergence is None else check.accept())
                 continue
             self.first_divergence = self.first_divergence or divergence
             # From a page other than the recorded one no step is skipped: nothing of it would be verified.
             if self.policy.on_divergence == "skip" and unreached is None:
-                self._add(step, replace(check, outcome="skipped"))
+                self._add_step_result(step, replace(check, outcome="skipped"))
                 continue
-            self._add(step, replace(check, outcome="diverged"))
-            return self._finish("diverged")
-        return self._finish("completed")
+            self._add_step_result(step, replace(check, outcome="diverged"))
+            return self._make_result("diverged")
+        return self._make_result("completed")
 
     def _check_start(self, step: RecordedStep, pages: RecordedPages) -> StepCheck | None:
         """Return the divergence of the first step from the page on which the replay begins, if any."""
@@ -192,7 +192,7 @@ class _DryReplaySteps:
         walk.begin_before(self.start.position)
         return check_first_step(step, pages, walk, self.policy)
 
-    def _make_walk(
+    def _make_comparison(
         self, pages: RecordedPages, is_partial: bool
     ) -> SessionComparison | GraphComparison | None:
         if isinstance(self.against, ComparedGraph):
@@ -205,7 +205,7 @@ class _DryReplaySteps:
             walk.begin_at(before.state_tokens if before else ())
         return walk
 
-    def _add(self, step: RecordedStep, check: StepCheck) -> None:
+    def _add_step_result(self, step: RecordedStep, check: StepCheck) -> None:
         self.results.append(
             StepResult(
                 step=step.step,
@@ -217,7 +217,7 @@ class _DryReplaySteps:
             )
         )
 
-    def _finish(
+    def _make_result(
         self,
         status: DryStatus,
         *,

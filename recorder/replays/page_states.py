@@ -54,5 +54,6 @@ def _has_key_state_role(token: str) -> bool:
 
 
 def _split_state_tokens(tokens: frozenset[str]) -> tuple[tuple[str, str], ...]:
+    """Return role and name of the tokens that a difference lists: key roles first, a few at most."""
     chosen = sorted(tokens, key=lambda token: (not _has_key_state_role(token), token))[:_MAX_DIFFERENCES]
     return tuple((role, name) for role, _, name in (token.partition(" ") for token in chosen))

@@ -69,7 +69,7 @@ class RecordedPages:
             self.budget.spend(shared.visits)
             return shared
         left = self.budget.left
-        page = read_dom_document(snapshot, self._read_base, self.budget)
+        page = read_dom_document(snapshot, self._read_base_snapshot, self.budget)
         built = _KeptPage(snapshot, page, left - self.budget.left)
         if page is not None and "base" not in snapshot and built.visits <= _SHARED_VISITS:
             _shared[id(snapshot)] = built
@@ -79,7 +79,7 @@ class RecordedPages:
         """Return a frame by its index."""
         return None if index is None else self._frames[index]
 
-    def _read_base(self, frame_id: str) -> Mapping[str, Any] | None:
+    def _read_base_snapshot(self, frame_id: str) -> Mapping[str, Any] | None:
         frame = self._by_id.get(frame_id)
         return None if frame is None else frame.read_dom()
 

@@ -87,7 +87,7 @@ class SessionComparison:
         self.has_compared = False
 
     def begin_at(self, tokens: Sequence[str]) -> None:
-        """Move to the step whose state before is the most similar, the first of equals."""
+        """Move to the step whose state before is the most similar; of equally similar ones, the first."""
         best = (0.0, 0)
         for index, step in enumerate(self._steps):
             frame = self.pages.get_frame(step.before)
@@ -104,11 +104,11 @@ class SessionComparison:
 
     def get_frame(self) -> RecordedFrame | None:
         """Return the frame that shows the present state."""
-        return self.pages.get_frame(self._get_place())
+        return self.pages.get_frame(self._get_current_frame())
 
     def read_page(self) -> DomDocument | None:
         """Return the present page; as `RecordedPages.read_page`."""
-        return self.pages.read_page(self._get_place())
+        return self.pages.read_page(self._get_current_frame())
 
     def get_next_event(self) -> RecordedEvent | None:
         """Return what the other session did next; None at its end."""
@@ -143,5 +143,5 @@ class SessionComparison:
         self._next += 1
         return self.pages.get_frame(step.after)
 
-    def _get_place(self) -> int | None:
+    def _get_current_frame(self) -> int | None:
         return self._steps[self._next].before if self._next < len(self._steps) else self._last_frame

@@ -133,6 +133,7 @@ def _find_by_selector_part(
 
 
 def _find_by_aria(document: DomDocument, wanted: str, budget: Budget) -> Iterator[DomElement]:
+    """Yield the elements with the ARIA role and accessible name that a selector wants."""
     name, role = parse_aria_selector(wanted)
     for element in document.list_by_role(role):
         if role is not None or find_dom_element_role(element) not in _UNNAMED_ROLES:

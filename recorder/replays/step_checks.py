@@ -257,5 +257,5 @@ def _differs_from_step_state(
 
 
 def read_state_tokens(frame: RecordedFrame | None) -> tuple[str, ...]:
-    """Return the state that a frame shows; empty where it is unknown."""
+    """Return the state tokens of the page that a frame shows; empty without a frame or a snapshot."""
     return frame.state_tokens if frame is not None else ()

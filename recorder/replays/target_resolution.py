@@ -84,7 +84,7 @@ def resolve_target(
     Raises:
         BudgetExceeded: if the budget of the whole replay ends.
     """
-    votes = _collect_votes(document, target, whole)
+    votes = _collect_selector_votes(document, target, whole)
     ranked = sorted(votes.values(), key=lambda vote: -vote.weight)
     if not ranked:
         return Resolution("target_missing")
@@ -140,7 +140,7 @@ def list_selectors_to_resolve(target: Mapping[str, Any]) -> list[Selector]:
     return selectors
 
 
-def _collect_votes(
+def _collect_selector_votes(
     document: DomDocument, target: Mapping[str, Any], whole: Budget | None
 ) -> dict[int, _SelectorVotes]:
     budget = Budget(RESOLVE_VISITS, whole)

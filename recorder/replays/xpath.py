@@ -99,6 +99,7 @@ def _list_axis_elements(
 def _holds_predicate(
     element: DomElement, expression: tuple[Any, ...], number: int, size: int, budget: Budget
 ) -> bool:
+    """Return whether an element holds an XPath predicate, as number `number` of `size` found ones."""
     match expression:
         case ("number", wanted_number):
             return bool(number == wanted_number)
@@ -199,10 +200,10 @@ class _XPathParser:
     def parse(self) -> tuple[_PathStep, ...]:
         """Return the steps of a location path."""
         steps: list[_PathStep] = []
-        if self._peek() not in ("/", "//"):
+        if self._peek_symbol() not in ("/", "//"):
             raise UnusableSelector
         while self._next < len(self._tokens):
-            separator = self._take()
+            separator = self._take_symbol()
             if separator not in ("/", "//"):
                 raise UnusableSelector
             steps.extend(self._parse_step(is_deep=separator == "//"))
@@ -210,22 +211,22 @@ class _XPathParser:
 
     def _parse_step(self, *, is_deep: bool) -> list[_PathStep]:
         axis = "child"
-        symbol = self._take()
+        symbol = self._take_symbol()
         if symbol in ("..", "."):
             if is_deep:
                 raise UnusableSelector
             return [_PathStep("parent" if symbol == ".." else "self", "*", ())]
-        if self._peek() == "::":
-            axis, symbol = symbol, self._take() and self._take()
+        if self._peek_symbol() == "::":
+            axis, symbol = symbol, self._take_symbol() and self._take_symbol()
             if axis not in _AXES:
                 raise UnusableSelector
         if symbol != "*" and self._tokens[self._next - 1][0] != "name":
             raise UnusableSelector
         predicates = []
-        while self._peek() == "[":
-            self._take()
+        while self._peek_symbol() == "[":
+            self._take_symbol()
             predicates.append(self._parse_or())
-            self._expect("]")
+            self._expect_symbol("]")
         step = _PathStep(axis, symbol.lower(), tuple(predicates))
         if not is_deep:
             return [step]
@@ -239,24 +240,24 @@ class _XPathParser:
         if self._nesting > _MAX_NESTING:
             raise UnusableSelector
         left = self._parse_and()
-        while self._peek() == "or":
-            self._take()
+        while self._peek_symbol() == "or":
+            self._take_symbol()
             left = ("or", left, self._parse_and())
         self._nesting -= 1
         return left
 
     def _parse_and(self) -> tuple[Any, ...]:
         left = self._parse_comparison()
-        while self._peek() == "and":
-            self._take()
+        while self._peek_symbol() == "and":
+            self._take_symbol()
             left = ("and", left, self._parse_comparison())
         return left
 
     def _parse_comparison(self) -> tuple[Any, ...]:
         left = self._parse_value()
-        if self._peek() != "=":
+        if self._peek_symbol() != "=":
             return left
-        self._take()
+        self._take_symbol()
         return ("=", left, self._parse_value())
 
     def _parse_value(self) -> tuple[Any, ...]:
@@ -276,47 +277,47 @@ class _XPathParser:
             return ("attribute", name)
         if symbol == "(":
             inner = self._parse_or()
-            self._expect(")")
+            self._expect_symbol(")")
             return inner
-        if kind != "name" or self._peek() != "(":
+        if kind != "name" or self._peek_symbol() != "(":
             raise UnusableSelector
-        self._take()
+        self._take_symbol()
         return self._parse_call(symbol)
 
     def _parse_call(self, name: str) -> tuple[Any, ...]:
         if name in ("last", "position", "text"):
-            self._expect(")")
+            self._expect_symbol(")")
             return ("own",) if name == "text" else (name,)
         count = _FUNCTIONS.get(name)
         if count is None:
             raise UnusableSelector
-        if name == "normalize-space" and self._peek() == ")":
-            self._take()
+        if name == "normalize-space" and self._peek_symbol() == ")":
+            self._take_symbol()
             return (name, (".",))
         values = [self._parse_or()]
-        while self._peek() == ",":
-            self._take()
+        while self._peek_symbol() == ",":
+            self._take_symbol()
             values.append(self._parse_or())
-        self._expect(")")
+        self._expect_symbol(")")
         if len(values) != count:
             raise UnusableSelector
         return (name, *values)
 
-    def _peek(self) -> str:
+    def _peek_symbol(self) -> str:
         if self._next >= len(self._tokens):
             return ""
         kind, symbol = self._tokens[self._next]
         return "" if kind == "text" else symbol
 
-    def _take(self) -> str:
-        symbol = self._peek()
+    def _take_symbol(self) -> str:
+        symbol = self._peek_symbol()
         if not symbol:
             raise UnusableSelector
         self._next += 1
         return symbol
 
-    def _expect(self, symbol: str) -> None:
-        if self._take() != symbol:
+    def _expect_symbol(self, symbol: str) -> None:
+        if self._take_symbol() != symbol:
             raise UnusableSelector
 
 

@@ -88,7 +88,7 @@ def check_table_arrivals(runtime: Runtime, *, pause_s: float = _COUNT_PAUSE_S) -
     with runtime.database.transaction(write=False) as db:
         tenants = _list_tenants(db)
     return [
-        arrival for tenant in tenants for arrival in _check_tenant_until_complete(runtime, tenant, pause_s)
+        arrival for tenant in tenants for arrival in _compare_tenant_until_complete(runtime, tenant, pause_s)
     ]
 
 
@@ -99,17 +99,19 @@ def _list_tenants(db: DbSession) -> list[Tenant]:
     return sorted({Tenant(*row) for row in (*db.exec(with_sessions), *db.exec(with_batches))})
 
 
-def _check_tenant_until_complete(runtime: Runtime, tenant: Tenant, pause_s: float) -> list[TableArrival]:
-    arrivals = _check_tenant(runtime, tenant)
+def _compare_tenant_until_complete(runtime: Runtime, tenant: Tenant, pause_s: float) -> list[TableArrival]:
+    """Compare a tenant's rows with the lake, again after a pause while rows are missing."""
+    arrivals = _compare_tenant_with_lake(runtime, tenant)
     for _ in range(_COUNT_ATTEMPTS - 1):
         if all(arrival.has_expected_rows or arrival.reading_error is not None for arrival in arrivals):
             break
         time.sleep(pause_s)
-        arrivals = _check_tenant(runtime, tenant)
+        arrivals = _compare_tenant_with_lake(runtime, tenant)
     return arrivals
 
 
-def _check_tenant(runtime: Runtime, tenant: Tenant) -> list[TableArrival]:
+def _compare_tenant_with_lake(runtime: Runtime, tenant: Tenant) -> list[TableArrival]:
+    """Compare the rows that SQL expects of a tenant's sealed sessions with those of the lake."""
     # SQL first: a session is marked as sealed only once the lake has it.
     with runtime.database.transaction(write=False) as db:
         expected = _sum_session_rows(db, tenant, _is_settled())
@@ -193,4 +195,5 @@ def _sum_purged_rows(db: DbSession, tenant: Tenant) -> _Rows:
 
 
 def _are_purged_with_rows(tenant: Tenant) -> tuple[Any, ...]:
+    """Return conditions of purges whose sessions may still have rows in the lake."""
     return (*in_tenant(PurgeRow, tenant), col(PurgeRow.step).in_(_STEPS_WITH_ROWS))

@@ -162,6 +162,7 @@ class EventRowBuilder:
         return pa.RecordBatch.from_arrays(list(columns.values()), schema=frames.schema)
 
     def _count_events(self, bound: Sequence[int | None], actions: Sequence[bool]) -> None:
+        """Count events and actions, in total and for each frame that they are bound to."""
         for frame_seq, is_acting in zip(bound, actions, strict=True):
             if frame_seq is not None:
                 self._n_events[frame_seq] += 1

@@ -93,7 +93,7 @@ class DigestScheduler:
             self._wake_writer.send_bytes(b"!")
 
     def _receive_messages(self) -> None:
-        """Handle messages of the workers; wait for one if there is none."""
+        """Handle messages of the workers; wait for a message if there is none."""
         stall_seconds = self._setup.budget.stall_seconds
         left = [
             seconds for worker in self.workers if (seconds := worker.seconds_left(stall_seconds)) is not None
@@ -118,6 +118,7 @@ class DigestScheduler:
                 self._replace_worker(worker)
 
     def _begin_items(self) -> None:
+        """Give items to idle workers, and start workers up to the limit."""
         while any(worker.item is None for worker in self.workers) or len(self.workers) < self._processes:
             item = self._next_item()
             if item is None:
@@ -144,7 +145,7 @@ class DigestScheduler:
         return None
 
     def _may_begin_digest(self, item: DigestSubmissionItem) -> bool:
-        return not item.is_large or self._count_large() < self._max_large
+        return not item.is_large or self._count_large_items() < self._max_large
 
     def _claim_or_settle_task(self, task: DigestSubmissionTask) -> bool:
         """Return whether a task must be computed; otherwise settle it, or let it wait for an equal task."""
@@ -161,6 +162,7 @@ class DigestScheduler:
         return True
 
     def _take_worker(self, *, is_new: bool) -> DigestWorkerHandle:
+        """Return an idle worker, or a new one; a new one takes the place of an idle one at the limit."""
         idle = [worker for worker in self.workers if worker.item is None]
         for worker in idle:
             if worker.is_new or not is_new:
@@ -268,20 +270,21 @@ class DigestScheduler:
         """Fail a submission; equal contents of other submissions are computed from their own objects."""
         submission.fail(error)
         self._release_tasks(tasks)
-        self._drop_items(submission)
+        self._drop_queued_items(submission)
 
-    def _drop_items(self, submission: Submission) -> None:
+    def _drop_queued_items(self, submission: Submission) -> None:
         while submission.items:
             self._release_tasks(submission.items.popleft().tasks)
 
     def _release_tasks(self, tasks: list[DigestSubmissionTask]) -> None:
+        """Queue again the tasks that waited for a digest which these tasks no longer compute."""
         for task in tasks:
             if task.is_owner and task.key is not None:
                 task.is_owner = False
                 for waiting in self._under_way.pop(task.key, ()):
                     self._requeue_item(DigestSubmissionItem.of_tasks([waiting]))
 
-    def _count_large(self) -> int:
+    def _count_large_items(self) -> int:
         return sum(worker.item is not None and worker.item.is_large for worker in self.workers)
 
 

@@ -138,6 +138,7 @@ class Submission:
             self.future.set_exception(error)
 
     def _add_frames(self, frames: Sequence["FrameRow"]) -> None:
+        """Add the tasks of frames; frames with an equal picture or snapshot share its task."""
         pictures: dict[str, DigestSubmissionTask] = {}
         snapshots: dict[tuple[str, int, int], DigestSubmissionTask] = {}
         for frame in frames:
@@ -215,7 +216,7 @@ def _cut_tasks_into_items(tasks: Iterable[DigestSubmissionTask]) -> list[DigestS
     for group in by_object.values():
         item: DigestSubmissionItem | None = None
         for task in sorted(group, key=lambda task: task.message.offset):
-            if item is None or not _fits_item(item, task):
+            if item is None or not _fits_into_item(item, task):
                 item = DigestSubmissionItem.of_tasks([task])
                 items.append(item)
             else:
@@ -223,7 +224,7 @@ def _cut_tasks_into_items(tasks: Iterable[DigestSubmissionTask]) -> list[DigestS
     return items
 
 
-def _fits_item(item: DigestSubmissionItem, task: DigestSubmissionTask) -> bool:
+def _fits_into_item(item: DigestSubmissionItem, task: DigestSubmissionTask) -> bool:
     span = task.message.offset + task.message.length - item.tasks[0].message.offset
     is_large = task.message.pixels > _LARGE_PIXELS
     return len(item.tasks) < _ITEM_TASKS and span <= _ITEM_BYTES and not is_large and not item.is_large

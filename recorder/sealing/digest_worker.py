@@ -63,22 +63,23 @@ class DigestWorker:
             assert isinstance(item, DigestItemMessage)
             self._compute_item(item)
             is_ending = self._has_grown()
-            self._send(DigestItemFinishedMessage(is_ending))
+            self._send_message(DigestItemFinishedMessage(is_ending))
 
     def _compute_item(self, item: DigestItemMessage) -> None:
+        """Fetch the contents of an item and send the digest of each of its tasks."""
         try:
             contents = _fetch_contents(self._blobs, item)
         except KeyError:
-            self._send(DigestFetchFailedMessage("missing"))
+            self._send_message(DigestFetchFailedMessage("missing"))
             return
         except Exception:
             # Credentials, addresses, libraries of stores, or one damaged object: the sealer checks the store.
-            self._send(DigestFetchFailedMessage("unavailable"))
+            self._send_message(DigestFetchFailedMessage("unavailable"))
             return
         if self._start_bytes is None:
             self._start_bytes = measure_process_data_segment()
             limit_process_memory(self._start_bytes + self._budget.memory_bytes)
-        self._send(
+        self._send_message(
             DigestFetchedMessage(
                 [_make_snapshot_key(*pair) for pair in zip(item.tasks, contents, strict=True)]
             )
@@ -87,7 +88,7 @@ class DigestWorker:
         assert isinstance(wanted, DigestWantedMessage)
         began = time.monotonic()
         for index in wanted.indexes:
-            self._send(_compute_digest(item.tasks[index], contents[index], self._budget))
+            self._send_message(_compute_digest(item.tasks[index], contents[index], self._budget))
             if time.monotonic() - began > self._budget.item_seconds:
                 return  # the pool queues the rest again
 
@@ -97,7 +98,7 @@ class DigestWorker:
             self._start_bytes is not None and measure_process_data_segment() > self._start_bytes + _KEPT_BYTES
         )
 
-    def _send(self, message: FromWorker) -> None:
+    def _send_message(self, message: FromWorker) -> None:
         self._connection.send_bytes(encode(message))
 
 
@@ -146,6 +147,7 @@ def _make_snapshot_key(task: DigestTask, content: bytes) -> str | None:
 def _compute_digest(
     task: DigestTask, content: bytes, budget: DigestBudget
 ) -> PictureDigestMessage | SnapshotDigestMessage:
+    """Return the digest of a picture or DOM snapshot, within the limit on CPU time."""
     with _limit_digest_worker_cpu(budget.seconds(task)):
         if task.kind == "picture":
             return PictureDigestMessage(
@@ -171,7 +173,7 @@ _NICENESS = 10
 
 
 def main() -> None:
-    """Serve the pool whose socket is named on the command line."""
+    """Compute digests for the pool of the sealer whose socket is named on the command line."""
     # Ctrl-C goes to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

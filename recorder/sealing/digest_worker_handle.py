@@ -44,13 +44,13 @@ class DigestWorkerHandle:
         self.todo: deque[DigestSubmissionTask] | None = None
         self.is_new = True
         self._last_message_s = time.monotonic()
-        self._send(setup)
+        self._send_message(setup)
 
     def begin(self, item: DigestSubmissionItem) -> None:
         """Send the worker its next item."""
         self.item, self.todo, self.is_new = item, None, False
         self._last_message_s = time.monotonic()
-        self._send(
+        self._send_message(
             DigestItemMessage(item.object_key, [task.message for task in item.tasks], item.least_bytes)
         )
 
@@ -58,10 +58,10 @@ class DigestWorkerHandle:
         """Let the worker compute the tasks of its item at these indexes."""
         assert self.item is not None
         self.todo = deque(self.item.tasks[index] for index in indexes)
-        self._send(DigestWantedMessage(indexes))
+        self._send_message(DigestWantedMessage(indexes))
 
     def receive(self) -> FromWorker:
-        """Read a message.
+        """Return the next message that the worker sent.
 
         Raises:
             EOFError: if the worker has died.
@@ -85,7 +85,7 @@ class DigestWorkerHandle:
         self._process.stdin.close()
         return code == -signal.SIGPROF
 
-    def _send(self, message: ToWorker) -> None:
+    def _send_message(self, message: ToWorker) -> None:
         # The next read detects a process that has died.
         with suppress(OSError):
             self.connection.send_bytes(encode(message))

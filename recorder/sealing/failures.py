@@ -182,6 +182,7 @@ def _defer_session(row: SessionRow) -> None:
 
 
 def _mark_failed_session_set_aside(db: DbSession, row: SessionRow, code: SealErrorCode, message: str) -> None:
+    """Set a session aside, so that sealing goes on without it, and record the cause everywhere."""
     row.waiting_since = None
     row.seal_error_code, row.seal_error_message, row.seal_error_at = code, message, clock.now()
     db.add(row)
@@ -274,7 +275,7 @@ def divide_failed_batch(runtime: Runtime, scheduler: LaneScheduler, work: LaneWo
             is_open = row.last_error != _KILLED and breaker.read_open_breaker(db) is not None
             session = lock_session_for_set_aside(db, batch.session_ids[0]) if is_open else None
             if session is None:
-                set_aside(db, batch.session_ids[0], *_describe_cause(row.last_error))
+                set_aside(db, batch.session_ids[0], *_describe_sealing_failure(row.last_error))
             elif session.waiting_since is not None:
                 _defer_session(session)
         next_work = scheduler.continue_or_release(db, work)
@@ -319,7 +320,7 @@ def find_sessions_without_rows(
     return missing
 
 
-def _describe_cause(last_error: str | None) -> tuple[SealErrorCode, str]:
+def _describe_sealing_failure(last_error: str | None) -> tuple[SealErrorCode, str]:
     if last_error == _KILLED:
         return "worker_killed", (
             "The process that sealed this session was killed each time. Check the operator's logs for memory "

@@ -76,7 +76,7 @@ class LaneScheduler:
         self._lease_ms = int(runtime.settings.seal_lease_seconds * 1000)
         self._run_lease: HeldLease | None = None
         self._keeper = LeaseKeeper(
-            runtime.database, self._list_leases, every_s=self._lease_ms / 3000, on_loss=self._note_loss
+            runtime.database, self._list_leases, every_s=self._lease_ms / 3000, on_loss=self._note_lost_lease
         )
 
     def take_run_lease(self) -> bool:
@@ -122,7 +122,7 @@ class LaneScheduler:
         return self.current
 
     def require_lane(self, db: DbSession, lane: Lane) -> None:
-        """Check and renew the lease of a lane, which may have been released and taken again since.
+        """Renew the lease of a lane; raise if this run lost it, as it may have been released in between.
 
         Raises:
             LeaseLost: if this run does not work on the lane now.
@@ -193,6 +193,7 @@ class LaneScheduler:
         return time.monotonic() - work.began >= self.times.lane_seconds
 
     def _do_others_wait(self, db: DbSession, work: LaneWork) -> bool:
+        """Return whether lanes other than this one wait that this run could take."""
         ready = lanes.list_ready_lanes(db, except_for=frozenset([work.lane]), resumable=self.paused)
         return bool(lanes.list_takeable_lanes(db, self._owner, ready, runs=self._runs))
 
@@ -201,7 +202,7 @@ class LaneScheduler:
         leases = (self._run_lease, work.lease if work is not None else None)
         return [lease for lease in leases if lease is not None]
 
-    def _note_loss(self, lease: HeldLease) -> None:
+    def _note_lost_lease(self, lease: HeldLease) -> None:
         # The loss of a lane is detected when its batch is marked.
         if lease is self._run_lease:
             self.has_lost_run_lease = True

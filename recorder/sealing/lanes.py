@@ -267,6 +267,7 @@ def _list_lanes_with_fences(db: DbSession, fences: Mapping[Lane, int]) -> set[La
 
 
 def _read_served_times(db: DbSession, workspace_ids: set[str]) -> dict[Lane, datetime]:
+    """Return when each lane of these workspaces was sealed last."""
     row = SealCounterRow
     statement = select(row).where(
         col(row.workspace_id).in_(sorted(workspace_ids)), col(row.served_at).is_not(None)

@@ -100,7 +100,7 @@ class LargeSession:
         elif self._run_position is not None:
             state = self._write_run(self._run_position)
         elif self._has_more:
-            state = self._write_events()
+            state = self._write_events_portion()
         elif self._frame_objects_written < len(self._objects):
             state = self._write_frames()
         else:
@@ -158,6 +158,7 @@ class LargeSession:
     def _restore_portions(
         self, frames: Sequence[tuple[int, str, int]], states: Sequence[dict[str, Any]]
     ) -> None:
+        """Continue after the stored portions of an earlier run: frames, events and files."""
         self.close()
         self._index = FrameIndex([(t_ms, frame_id) for t_ms, frame_id, _ in frames])
         self._pixels = array("l", [pixels for _, _, pixels in frames])
@@ -178,11 +179,11 @@ class LargeSession:
             if state["file"] is not None:
                 self.files.append((state["kind"], LakeFile(**state["file"])))
             if state["stage"] == "digests":
-                self._restore_digests(state)
+                self._restore_digest_portion(state)
             elif state["stage"] == "runs":
-                self._restore_run(state)
+                self._restore_event_run(state)
             elif state["stage"] == "events":
-                self._restore_events(state)
+                self._restore_events_portion(state)
             elif state["stage"] == "frames":
                 self._frame_objects_written = state["objects"]
             else:
@@ -242,7 +243,7 @@ class LargeSession:
         fitting = sum(total <= self._limits.digested_pixels for total in accumulate(pixels))
         return begin + min(len(pixels), max(1, fitting))
 
-    def _restore_digests(self, state: dict[str, Any]) -> None:
+    def _restore_digest_portion(self, state: dict[str, Any]) -> None:
         key = state["object"]
         rows = _unpack_large_session_frames(self._runtime.blobs.get(key))
         screens = zip(rows["state_key"], rows["features"], rows["state_tokens"], strict=True)
@@ -273,7 +274,7 @@ class LargeSession:
         chunks = [list(chunk) for chunk in run.chunks]
         return state | {"object": key, "chunks": chunks, "last": run.last}
 
-    def _restore_run(self, state: dict[str, Any]) -> None:
+    def _restore_event_run(self, state: dict[str, Any]) -> None:
         self._run_position = state["position"]
         if "object" in state:
             chunks = [
@@ -281,7 +282,7 @@ class LargeSession:
             ]
             self._runs.append(EventRun(state["object"], chunks, tuple(state["last"])))
 
-    def _write_events(self) -> dict[str, Any]:
+    def _write_events_portion(self) -> dict[str, Any]:
         limits, walk = self._limits, self._events
         if self._merged is None:
             self._merged = merge_event_runs(self._runtime.blobs, self._runs, self._last)
@@ -290,7 +291,7 @@ class LargeSession:
         )
         # The last steps may still change.
         first_step = max(len(walk.steps.steps) - OPEN_STEPS, 0)
-        file = self._write_file("events", self._build_event_rows(events)) if events else None
+        file = self._write_lake_file("events", self._build_event_rows(events)) if events else None
         if events:
             self._last = events[-1][:3]
         return {
@@ -322,7 +323,7 @@ class LargeSession:
         with convert_to_content_errors(self.row.id):
             return self._events.add(events)
 
-    def _restore_events(self, state: dict[str, Any]) -> None:
+    def _restore_events_portion(self, state: dict[str, Any]) -> None:
         walk = self._events
         if state["file"] is not None:
             for rows in self._runtime.lake.read_file("events", self.row.tenant, LakeFile(**state["file"])):
@@ -344,7 +345,7 @@ class LargeSession:
             count += frames
             if count >= self._limits.frame_rows:
                 break
-        file = self._write_file("frames", self._build_frame_rows(keys))
+        file = self._write_lake_file("frames", self._build_frame_rows(keys))
         self._frame_objects_written += len(keys)
         return {"stage": "frames", "kind": "frames", "file": file, "objects": self._frame_objects_written}
 
@@ -355,10 +356,10 @@ class LargeSession:
 
     def _write_steps(self) -> dict[str, Any]:
         steps = self._events.steps.steps
-        file = self._write_file("steps", build_step_rows(self.row, self._date, steps)) if steps else None
+        file = self._write_lake_file("steps", build_step_rows(self.row, self._date, steps)) if steps else None
         return {"stage": "steps", "kind": "steps", "file": file}
 
-    def _write_file(self, kind: LakeKind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
+    def _write_lake_file(self, kind: LakeKind, rows: Iterator[pa.RecordBatch]) -> LakeFile:
         file = self._runtime.lake.write_file(
             kind,
             self.row.tenant,

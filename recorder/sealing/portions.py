@@ -111,7 +111,7 @@ _IDS = 500
 def read_waiting_rows_for_portions(db: DbSession, session_ids: Sequence[str]) -> dict[str, SessionRow]:
     """Return the sessions among these that still wait to be sealed, by id."""
     rows: dict[str, SessionRow] = {}
-    for part in _split_ids(session_ids):
+    for part in _split_session_ids(session_ids):
         statement = select(SessionRow).where(
             col(SessionRow.id).in_(part), col(SessionRow.waiting_since).is_not(None)
         )
@@ -146,7 +146,7 @@ def count_pixels_for_portions(db: DbSession, session_ids: Sequence[str]) -> dict
     """Return the pixels of all frames of each session that has any."""
     pixels = func.sum(col(FrameRow.width) * col(FrameRow.height))
     counts: dict[str, int] = {}
-    for part in _split_ids(session_ids):
+    for part in _split_session_ids(session_ids):
         statement = select(FrameRow.session_id, pixels).where(col(FrameRow.session_id).in_(part))
         counts |= {key: int(n) for key, n in db.exec(statement.group_by(col(FrameRow.session_id)))}
     return counts
@@ -155,7 +155,7 @@ def count_pixels_for_portions(db: DbSession, session_ids: Sequence[str]) -> dict
 def read_named_frames_for_portion(db: DbSession, session_id: str, frame_ids: Sequence[str]) -> list[FrameRow]:
     """Return the frames of a session with these ids, in this order, without deleted frames."""
     frames: dict[str, FrameRow] = {}
-    for part in _split_ids(frame_ids):
+    for part in _split_session_ids(frame_ids):
         statement = select(FrameRow).where(
             FrameRow.session_id == session_id, col(FrameRow.frame_id).in_(part)
         )
@@ -165,11 +165,11 @@ def read_named_frames_for_portion(db: DbSession, session_id: str, frame_ids: Seq
 
 def _read_hot_rows_for_portion(db: DbSession, table: Any, session_ids: Sequence[str]) -> dict[str, list[Any]]:
     groups: dict[str, list[Any]] = {}
-    for part in _split_ids(session_ids):
+    for part in _split_session_ids(session_ids):
         for row in db.exec(select(table).where(table.session_id.in_(part))):
             groups.setdefault(row.session_id, []).append(row)
     return groups
 
 
-def _split_ids(ids: Sequence[str]) -> Iterable[list[str]]:
+def _split_session_ids(ids: Sequence[str]) -> Iterable[list[str]]:
     return (list(ids[begin : begin + _IDS]) for begin in range(0, len(ids), _IDS))

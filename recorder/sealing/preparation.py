@@ -116,6 +116,7 @@ class BatchPreparation:
             unit.close()
 
     def _plan_units(self) -> "list[SmallSessions | LargeSession]":
+        """Divide the waiting sessions of the batch: small ones together, large ones alone."""
         with self._runtime.database.transaction(write=False) as db:
             waiting = read_waiting_rows_for_portions(db, self._batch.session_ids)
             with_frames = [row.id for row in waiting.values() if 0 < row.frame_count <= self._limits.frames]
@@ -128,22 +129,22 @@ class BatchPreparation:
         for row in (waiting[key] for key in self._batch.session_ids if key in waiting):
             size = _ContentSize(row.event_count, row.frame_count, row.event_bytes, pixels_of.get(row.id, 0))
             if size.exceeds(limits):
-                units.append(self._open_large(row, len(units)))
+                units.append(self._open_large_session(row, len(units)))
                 continue
             total = total.plus(size)
             if small and total.exceeds(limits):
-                units.append(self._open_small(small, len(units)))
+                units.append(self._open_small_sessions(small, len(units)))
                 small, total = [], size
             small.append(row)
         if small:
-            units.append(self._open_small(small, len(units)))
+            units.append(self._open_small_sessions(small, len(units)))
         return units
 
-    def _open_small(self, rows: list[SessionRow], unit: int) -> "SmallSessions":
+    def _open_small_sessions(self, rows: list[SessionRow], unit: int) -> "SmallSessions":
         name = f"{self._name}-{unit}"
         return SmallSessions(self._runtime, self._pool, self._batch, rows, name=name, limits=self._limits)
 
-    def _open_large(self, row: SessionRow, unit: int) -> LargeSession:
+    def _open_large_session(self, row: SessionRow, unit: int) -> LargeSession:
         return LargeSession(
             self._runtime,
             self._pool,
@@ -155,8 +156,9 @@ class BatchPreparation:
         )
 
     def _advance_unit(self, unit: "SmallSessions | LargeSession") -> None:
+        """Prepare the next portion of a large session or of small ones; leave out what was deleted."""
         if isinstance(unit, LargeSession):
-            if not self._read_waiting(unit.session_ids):
+            if not self._read_waiting_sessions(unit.session_ids):
                 self.leave_out(unit.session_ids)
                 return
             try:
@@ -170,7 +172,7 @@ class BatchPreparation:
 
     def _add_failure(self, unit: "SmallSessions | LargeSession", error: ContentError) -> None:
         """Add a failure of a session; missing content of a deleted session is no failure."""
-        if self._read_waiting([error.session_id]):
+        if self._read_waiting_sessions([error.session_id]):
             self.failures.append(error)
         else:
             self.left_out.append(error.session_id)
@@ -182,13 +184,13 @@ class BatchPreparation:
         self._units.remove(unit)
         unit.discard()
 
-    def _read_waiting(self, session_ids: Sequence[str]) -> dict[str, SessionRow]:
+    def _read_waiting_sessions(self, session_ids: Sequence[str]) -> dict[str, SessionRow]:
         with self._runtime.database.transaction(write=False) as db:
             return read_waiting_rows_for_portions(db, session_ids)
 
     def _leave_out_deleted_sessions(self) -> None:
         ids = [session_id for unit in self._units or () for session_id in unit.session_ids]
-        waiting = self._read_waiting(ids)
+        waiting = self._read_waiting_sessions(ids)
         gone = [session_id for session_id in ids if session_id not in waiting]
         if gone:
             self.leave_out(gone)

@@ -389,7 +389,7 @@ def _find_sealed_with_snapshots(db: DbSession, session_ids: list[str]) -> set[st
 
 
 def _mark_session_sealed(db: DbSession, row: SessionRow, batch: ClaimedBatch, *, has_snapshots: bool) -> None:
-    """Mark one session as sealed; of one that was sealed before only the lake's rows changed."""
+    """Mark a session as sealed; if it was sealed before, only the lake's rows changed."""
     now = clock.now()
     row.waiting_since, row.seal_failures = None, 0
     row.replayability, row.replayability_at = None, None if has_snapshots else now

@@ -147,6 +147,7 @@ class SmallSessions:
         frames: Sequence[FrameRow],
         digests: "Future[list[FrameDigest]] | None",
     ) -> tuple[SessionWithLakeRows, dict[LakeKind, list[pa.RecordBatch]]]:
+        """Return the lake rows of a session, with what the mark as sealed stores of it."""
         frame_digests = digests.result() if digests is not None else []
         date = self._batch.date
         with convert_to_content_errors(row.id):

@@ -30,7 +30,7 @@ def compare_sessions_with_lake(
     """
     whole: list[str] = []
     differing: list[_Counted] = []
-    for row, counts in _count_sessions(runtime, tenant, rows):
+    for row, counts in _count_lake_rows_of_sessions(runtime, tenant, rows):
         if counts == {"events": row.event_count, "frames": row.frame_count, "sessions": 1}:
             whole.append(row.id)
         else:
@@ -53,10 +53,12 @@ def log_sweep_error(work: str) -> Iterator[None]:
         log.warning("%s failed and is left to the next pass: %r", work, error)
 
 
-def _count_sessions(runtime: Runtime, tenant: Tenant, rows: Sequence[SessionRow]) -> list[_Counted]:
+def _count_lake_rows_of_sessions(
+    runtime: Runtime, tenant: Tenant, rows: Sequence[SessionRow]
+) -> list[_Counted]:
     counted: list[_Counted] = []
-    for of_date in _group_rows(rows, lambda row: row.lake_date or ""):
-        groups = _group_rows(of_date, lambda row: row.workflow)
+    for of_date in _group_sessions(rows, lambda row: row.lake_date or ""):
+        groups = _group_sessions(of_date, lambda row: row.workflow)
         if len(groups) > 1:
             try:
                 counted += _count_rows_of_date(runtime, tenant, of_date)
@@ -80,7 +82,9 @@ def _count_rows_of_date(runtime: Runtime, tenant: Tenant, rows: Sequence[Session
     return [(row, {kind: counts[kind][row.id] for kind in _COUNTED}) for row in rows]
 
 
-def _group_rows(rows: Sequence[SessionRow], key_of: Callable[[SessionRow], str]) -> list[list[SessionRow]]:
+def _group_sessions(
+    rows: Sequence[SessionRow], key_of: Callable[[SessionRow], str]
+) -> list[list[SessionRow]]:
     groups: defaultdict[str, list[SessionRow]] = defaultdict(list)
     for row in rows:
         groups[key_of(row)].append(row)

@@ -16,5 +16,5 @@ def in_tenant(table: Any, tenant: Tenant) -> Iterator[Any]:
 
 
 def has_text(column: Any, text: str) -> Any:
-    """Return the condition that a column has a text: never one with NUL, which PostgreSQL does not take."""
+    """Return the condition that a column equals a text; false for NUL, which PostgreSQL does not take."""
     return false() if "\0" in text else col(column) == text

@@ -294,6 +294,7 @@ def require_database_server(settings: Settings) -> None:
 
 
 def _make_database(settings: Settings) -> Database:
+    """Return the database that the settings name; raise if its address is no usable one."""
     address_takes = "its address must begin with postgresql:// or sqlite:///"
     if not settings.database_url.startswith(_ENGINES):
         raise DatabaseUnusable(settings, address_takes)
@@ -305,6 +306,7 @@ def _make_database(settings: Settings) -> Database:
 
 @contextmanager
 def _explaining_failures(settings: Settings) -> Iterator[None]:
+    """Turn errors of opening the database into `DatabaseUnusable`, which says why."""
     try:
         yield
     except (SQLAlchemyError, Unavailable) as error:

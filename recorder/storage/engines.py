@@ -82,4 +82,5 @@ def create_postgres_engine(url: str) -> Engine:
 
 
 def _dump_json(value: Any) -> str:
+    """Return the JSON text that a database column holds of a value."""
     return orjson.dumps(value).decode()

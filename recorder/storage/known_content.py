@@ -33,7 +33,7 @@ class StoreContentMissing(Conflict):
 
 
 def require_known_content(settings: Settings, database: Database) -> None:
-    """Check that no store is about to be marked as a new one whose content the database lists.
+    """Check that no store without a mark should hold content that the database lists.
 
     Raises:
         StoreContentMissing: if one is.
@@ -46,21 +46,25 @@ def require_known_content(settings: Settings, database: Database) -> None:
 
 
 def _lists_frames(db: DbSession, settings: Settings) -> bool:
+    """Return whether the database lists frames in the store of frames."""
     # In a bucket, archived frames stay where they are with another storage class.
     is_here = col(SessionRow.frames_archived_at).is_(None) | (settings.cold_storage_class is not None)
     return _has_session(db, col(SessionRow.frame_count) > 0, is_here)
 
 
 def _lists_archived_frames(db: DbSession, settings: Settings) -> bool:
+    """Return whether the database lists frames in the cold store."""
     is_moved = col(SessionRow.frames_archived_at).is_not(None)
     return _has_session(db, is_moved if settings.cold_storage_class is None else false())
 
 
 def _lists_sealed_sessions(db: DbSession, settings: Settings) -> bool:
+    """Return whether the database lists sessions whose rows are in the lake."""
     return _has_session(db, col(SessionRow.status) == "sealed")
 
 
 def _lists_hosted_exports(db: DbSession, settings: Settings) -> bool:
+    """Return whether the database lists exports in the service's own export store."""
     kept = select(ExportRow.destination).where(
         ExportRow.status == "completed", col(ExportRow.expired_at).is_(None)
     )
@@ -68,6 +72,7 @@ def _lists_hosted_exports(db: DbSession, settings: Settings) -> bool:
 
 
 def _has_session(db: DbSession, *conditions: object) -> bool:
+    """Return whether a session fulfils these conditions."""
     return db.exec(select(SessionRow.id).where(*conditions).limit(1)).first() is not None  # type: ignore[arg-type]
 
 

@@ -236,12 +236,12 @@ class LakeRowFilter:
         return sorted((bucket, session_id) for session_id, bucket in self.sessions.items())
 
     @lazy_property
-    def _ids(self) -> pa.Array:
+    def _session_ids(self) -> pa.Array:
         return pa.array(self.sessions, pa.string())
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         """Return for each row whether it is wanted."""
-        wanted = pc.is_in(batch["session_id"], value_set=self._ids)
+        wanted = pc.is_in(batch["session_id"], value_set=self._session_ids)
         if self.from_t_ms is not None:
             wanted = pc.and_(wanted, pc.greater_equal(batch["t_ms"], self.from_t_ms))
         return wanted
@@ -354,6 +354,7 @@ def _complete_lake_file_columns(
 
 
 def _read_group_bounds(group: pq.RowGroupMetaData) -> Callable[[str], LakeFileBounds]:
+    """Return a function that gives the least and greatest value of a column in a Parquet row group."""
     known: dict[str, LakeFileBounds] = {}
     for index in range(group.num_columns):
         column = group.column(index)

@@ -192,6 +192,7 @@ class LocalLog:
 
 
 def _is_complete_entry(data: bytes) -> bool:
+    """Return whether an entry of the Delta log holds all actions that its commit announced."""
     try:
         actions = [orjson.loads(line) for line in data.splitlines()]
     except orjson.JSONDecodeError:

@@ -233,7 +233,7 @@ class LeaseKeeper:
         self._database, self._list_leases = database, list_leases
         self._every_s, self._on_loss = every_s, on_loss
         self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="leases", daemon=True)
+        self._thread = threading.Thread(target=self._renew_repeatedly, name="leases", daemon=True)
 
     def __enter__(self) -> Self:
         self.start()
@@ -256,7 +256,7 @@ class LeaseKeeper:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _run(self) -> None:
+    def _renew_repeatedly(self) -> None:
         while not self._is_stopped.wait(self._every_s):
             now_s = time.monotonic()
             try:

@@ -49,7 +49,9 @@ def limited_read(
                 with _ending_sqlite_statements(db, limit, instructions):
                     yield db
             else:
-                set_postgres_options(db, statement_timeout=_format_timeout(limit_s), **_PLAN_BY_ROWS)
+                set_postgres_options(
+                    db, statement_timeout=_format_statement_timeout_ms(limit_s), **_PLAN_BY_ROWS
+                )
                 yield db
     except Unavailable as error:
         if _is_statement_ended(error.__cause__):
@@ -85,7 +87,7 @@ def without_time_limit(db: DbSession) -> Iterator[None]:
         set_postgres_options(db, statement_timeout="0")
     yield
     if is_postgres:
-        set_postgres_options(db, statement_timeout=_format_timeout(limit.limit_s))
+        set_postgres_options(db, statement_timeout=_format_statement_timeout_ms(limit.limit_s))
     limit.is_stopped = False
     limit.ends_at += time.monotonic() - began
 
@@ -105,6 +107,7 @@ class _TimeLimit:
 
 @contextmanager
 def _ending_sqlite_statements(db: DbSession, limit: _TimeLimit, instructions: int) -> Iterator[None]:
+    """End SQLite statements of the block that take longer than the limit."""
     connection = db.connection().connection.driver_connection
     assert isinstance(connection, sqlite3.Connection)
     connection.set_progress_handler(limit.is_over, instructions)
@@ -121,7 +124,7 @@ def set_postgres_options(db: DbSession, **options: str) -> None:
     db.connection().execute(select(*calls))
 
 
-def _format_timeout(limit_s: float) -> str:
+def _format_statement_timeout_ms(limit_s: float) -> str:
     return str(int(limit_s * 1000))
 
 

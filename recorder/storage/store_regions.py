@@ -112,10 +112,10 @@ def check_store_regions(settings: Settings, blobs: Blobs, lake: Lake, *, marks_n
     }
     for what, store in stores.items():
         with _skip_unavailable_store(what):
-            _check_location(what, url=store.url, region=region)
+            _check_bucket_location(what, url=store.url, region=region)
             _check_store_region(what, store, region, marks_new=marks_new)
     with _skip_unavailable_store("The lake"):
-        _check_location("The lake", url=lake.url, region=region)
+        _check_bucket_location("The lake", url=lake.url, region=region)
         stored = mark_lake(lake.url, region) if marks_new else _read_lake_mark(lake.url, region)
         check_deployment_region(stored or region, what="The lake", region=region)
 
@@ -218,6 +218,7 @@ def _read_lake_mark(url: str, region: str) -> str | None:
 
 
 def _make_lake_mark(url: str, region: str) -> LakeTable:
+    """Return the table that marks a lake store as this deployment's, with its region."""
     # The mark is a table without rows, since the library opens every store that the lake supports.
     layout = TableLayout(pa.schema([pa.field("region", pa.string())]), (), "region")
     return LakeTable(url, f"{url}/{_LAKE_MARK}", layout, partitions=[], description=region)
@@ -244,7 +245,7 @@ def _check_store_region(what: str, store: Blobs, region: str, *, marks_new: bool
     check_deployment_region(stored, what=what, region=region)
 
 
-def _check_location(what: str, *, url: str, region: str) -> None:
+def _check_bucket_location(what: str, *, url: str, region: str) -> None:
     location = _find_bucket_location(url)
     match = _LOCATION.fullmatch(location or "")
     if location is not None and match:

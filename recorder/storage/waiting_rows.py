@@ -79,19 +79,19 @@ class WaitingRows(Generic[Row]):
             condition=self.condition,
             order=self.order,
             join=_JOIN_ACTIVE.format(table=table) if self.is_of_active else "",
-            is_due=self._is_due,
+            is_due=self._due_condition,
         )
-        return self._bind_time(statement)
+        return self._bind_due_time(statement)
 
     def make_conditions(self) -> TextClause:
         """Return the conditions of the rows."""
-        return self._bind_time(f"{self.condition} AND {self._is_due}")
+        return self._bind_due_time(f"{self.condition} AND {self._due_condition}")
 
     @property
-    def _is_due(self) -> str:
+    def _due_condition(self) -> str:
         return f"{self.order} <= :now" if self.is_timed else "TRUE"
 
-    def _bind_time(self, words: str) -> TextClause:
+    def _bind_due_time(self, words: str) -> TextClause:
         if not self.is_timed:
             return text(words)
         due_until = clock.now() - self.delay

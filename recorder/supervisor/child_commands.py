@@ -206,7 +206,7 @@ def dagster_commands(
 
 
 def start_workspace_list_child(settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a process that lists the deployment's workspaces.
+    """Start a process that prints the workspaces, so that the supervisor need not open the database.
 
     A process of its own reads them: the parts that open a database would take 140 MB of the supervisor's
     memory for as long as it runs.

@@ -28,13 +28,13 @@ class GuardProcess:
         """Let the guard watch the process group of a child."""
         self._groups.add(group)
         self._on_change(sorted(self._groups))
-        self._write(f"+{group}")
+        self._write_line(f"+{group}")
 
     def release_group(self, group: int) -> None:
         """Stop watching a group that has ended: the system may give its number to another process."""
         if group in self._groups:
             self._groups.remove(group)
-            self._write(f"-{group}")
+            self._write_line(f"-{group}")
             self._on_change(sorted(self._groups))
 
     def restart_if_ended(self) -> bool:
@@ -45,7 +45,7 @@ class GuardProcess:
             self._process.stdin.close()
         self._process = self._start_process()
         for group in sorted(self._groups):
-            self._write(f"+{group}")
+            self._write_line(f"+{group}")
         return True
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class GuardProcess:
             bufsize=0,
         )
 
-    def _write(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it was killed: its successor gets all groups
             self._process.stdin.write(f"{line}\n".encode())

@@ -254,6 +254,7 @@ def _find_leftover_processes(groups: Sequence[int], marker: str) -> list[int]:
 
 
 def _signal_process(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, unless it has ended."""
     with suppress(ProcessLookupError, PermissionError):
         kill(pid, number)
 

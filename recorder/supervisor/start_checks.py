@@ -89,4 +89,5 @@ def _may_hold_deployment(folder: Path) -> bool:
 
 
 def _has_deployment(folder: Path) -> bool:
+    """Return whether a folder holds the data of a deployment."""
     return any(Path(folder, name).exists() for name in _OF_DEPLOYMENT)

@@ -184,6 +184,7 @@ class DeliveryLoop:
         task.add_done_callback(self._tasks.discard)
 
     async def _attempt_delivery(self, claim: DeliveryClaim) -> None:
+        """Send a claimed delivery, and note what the receiver answered."""
         exchange = OutboundExchange(error="connection")  # the outcome if this loop cuts it off
         try:
             exchange = await self._client.post(claim.url, claim.headers, claim.body)
@@ -201,6 +202,7 @@ class DeliveryLoop:
         self._has_ended.clear()
 
     async def _finish_attempts(self) -> None:
+        """Wait for the attempts under way, cancel those that take too long, and store all outcomes."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._grace_s)
         for task in self._tasks:

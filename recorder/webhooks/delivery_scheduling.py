@@ -123,7 +123,7 @@ class DeliverySlots:
         self._of_workspace[attempt.workspace_id] += 1
 
     def end(self, attempt: ScheduledForWebhook, *, is_success: bool, duration_ms: int) -> None:
-        """Count an attempt that ended with its cost, and adapt the allowance of its webhook."""
+        """Release the slot of an ended attempt, charge its time to the workspace, and adapt the allowance."""
         webhook_id = attempt.webhook_id
         self._scheduler.add_cost(attempt.workspace_id, duration_ms / _COST_MS)
         _limit_scheduling_cache(self._last_ms)
@@ -140,12 +140,14 @@ class DeliverySlots:
             self._allowed[webhook_id] = min(self._of_one_webhook, allowed + 1)
 
     def _count_turn(self, queue: WebhookQueue) -> None:
+        """Note that a webhook got a turn, and charge it to the workspace."""
         _limit_scheduling_cache(self._last_turn)
         self._turn += 1
         self._last_turn[queue.webhook_id] = self._turn
         self._scheduler.add_cost(queue.workspace_id, 1)
 
     def _has_room(self, queue: WebhookQueue, given: Counter[str], of_workspace: Counter[str]) -> bool:
+        """Return whether a webhook may have one more attempt under way, and its workspace too."""
         allowed = min(self._of_one_webhook, self._allowed.get(queue.webhook_id, _FIRST_ALLOWANCE))
         busy = self._of_webhook[queue.webhook_id] + given[queue.webhook_id]
         return busy < allowed and of_workspace[queue.workspace_id] < self._of_one_workspace

@@ -49,6 +49,7 @@ class PendingCounts:
         self._change(webhook_ids, -1)
 
     def _change(self, webhook_ids: Iterable[str], change: int) -> None:
+        """Add to the counts of pending attempts of these webhooks, as far as they are cached."""
         for webhook_id in webhook_ids:
             count = self._counts.get(webhook_id)
             if count is not None:

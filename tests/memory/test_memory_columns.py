@@ -123,7 +123,7 @@ def test_the_bound_counts_bytes_and_lets_go_of_the_oldest(database: Database) ->
     cache = ColumnsCache(max_bytes=size)
     kept = read(database, cache=cache)
     assert read(database, cache=cache) is kept
-    cache._keep(other, columns_of([("AB", "success", 1)]))
+    cache._keep_newest_columns(other, columns_of([("AB", "success", 1)]))
     assert list(cache._columns) == [other]
 
 

@@ -156,6 +156,7 @@ class RedisBuckets:
         await self._redis.aclose()
 
     async def _send(self) -> None:
+        """Send waiting decisions to Redis batch by batch, and hand each caller its answer."""
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:_PIPELINE], self._waiting[_PIPELINE:]
@@ -171,6 +172,7 @@ class RedisBuckets:
             self._sender = None
 
     async def _send_batch(self, calls: list[list[Any]]) -> list[Any]:
+        """Run the script for these calls with one pipeline, and load it first where Redis lacks it."""
         answers = await self._execute_script("EVALSHA", _SHA, calls)
         missing = [n for n, decision in enumerate(answers) if isinstance(decision, NoScriptError)]
         if missing:  # they were not run, so they can be run now

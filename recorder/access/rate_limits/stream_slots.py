@@ -133,6 +133,7 @@ class StreamSlots:
         await self._shared.close()
 
     def _add_slot(self, caller: Caller) -> StreamSlot:
+        """Count a stream of a caller in this process, and begin to renew shared slots."""
         self._made += 1
         slot = StreamSlot(f"{self._process}:{self._made}", caller.key_id, caller.workspace_id)
         self._open[slot.name] = slot
@@ -143,6 +144,7 @@ class StreamSlots:
         return slot
 
     def _remove_slot(self, slot: StreamSlot) -> None:
+        """Stop counting a stream in this process."""
         del self._open[slot.name]
         for counts, name in ((self._of_key, slot.key_id), (self._of_workspace, slot.workspace_id)):
             counts[name] -= 1
@@ -150,6 +152,7 @@ class StreamSlots:
                 del counts[name]
 
     async def _free_slot(self, shared: SharedStreamSlots, slot: StreamSlot) -> None:
+        """Release a slot in Redis, where API processes share them."""
         async with self._turn:
             await shared.free([slot])
 

@@ -173,6 +173,7 @@ class InProcessBuckets:
         """Do nothing: there is nothing to close."""
 
     def _find_levels(self, group: BucketGroup, now: float, cost: Cost) -> list[BucketLevel]:
+        """Return the fill levels of a group's token buckets, of those with a new rate adapted to it."""
         validity, levels = self._validity, []
         for bucket in group.buckets:
             level = self._young.get(bucket.name) or self._find_level(bucket, now, cost)
@@ -186,6 +187,7 @@ class InProcessBuckets:
         return levels
 
     def _find_level(self, bucket: TokenBucket, now: float, cost: Cost) -> BucketLevel:
+        """Return the fill level of a token bucket, a full one if it was not used lately."""
         level = self._old.get(bucket.name) or BucketLevel(bucket, now)
         if cost:  # reading creates no bucket
             if len(self._young) >= self._capacity:
@@ -195,6 +197,7 @@ class InProcessBuckets:
         return level
 
     def _end_generation(self, now: float) -> None:
+        """Forget token buckets that were not used for so long that they are full."""
         self._old, self._young = self._young, {}
         self._ends_at = now + LONGEST_FILL_S
         self._validity = object()

@@ -78,6 +78,7 @@ def make_missing_identity() -> IdentityMissing:
 
 
 def _can_assume_role(target: ExportLocation, external_id: str, patience: StoreTimeouts) -> bool:
+    """Return whether the service can assume the role of an export with this external id."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError
 
     try:

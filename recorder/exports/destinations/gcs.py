@@ -61,15 +61,15 @@ class GcsStore:
                 size=staged.size_bytes,
                 if_generation_match=None if replace else 0,
                 checksum="crc32c",
-                **self._wait_options(),
+                **self._make_wait_options(),
             )
-            blob.reload(**self._wait_options())
+            blob.reload(**self._make_wait_options())
         if (blob.size, blob.crc32c) != (staged.size_bytes, _compute_crc32c(staged)):
             raise Damaged
 
     def size(self, key: str) -> int:
         """Return the size of an object."""
-        return int(self._load_blob(key).size)
+        return int(self._load_blob_metadata(key).size)
 
     def get(self, key: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`."""
@@ -78,7 +78,7 @@ class GcsStore:
             last = min(start + _PIECE_BYTES, end) - 1
             with _translate_gcs_errors(key):
                 piece = blob.download_as_bytes(
-                    start=start, end=last, raw_download=True, checksum=None, **self._wait_options()
+                    start=start, end=last, raw_download=True, checksum=None, **self._make_wait_options()
                 )
             if not piece:
                 raise Unavailable(_SUBJECT)
@@ -88,12 +88,12 @@ class GcsStore:
     def delete(self, key: str) -> None:
         """Remove an object; a missing one is no error."""
         with suppress(KeyError), _translate_gcs_errors(key):
-            self._bucket.blob(key).delete(**self._wait_options())
+            self._bucket.blob(key).delete(**self._make_wait_options())
 
     def list_keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with a prefix."""
         with _translate_gcs_errors(prefix):
-            for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._wait_options()):
+            for blob in self._client.list_blobs(self._bucket, prefix=prefix, **self._make_wait_options()):
                 yield blob.name
 
     def copy(self, key: str, source_key: str, *, sha256: str) -> bool:
@@ -107,13 +107,13 @@ class GcsStore:
         """Return the object's address for fsspec."""
         return f"gs://{self._target.bucket}/{key}"
 
-    def _load_blob(self, key: str) -> Any:
+    def _load_blob_metadata(self, key: str) -> Any:
         blob = self._bucket.blob(key)
         with _translate_gcs_errors(key):
-            blob.reload(**self._wait_options())
+            blob.reload(**self._make_wait_options())
         return blob
 
-    def _wait_options(self) -> dict[str, Any]:
+    def _make_wait_options(self) -> dict[str, Any]:
         return {"timeout": self._timeout, "retry": self._retry}
 
 

@@ -74,12 +74,12 @@ class HashedFile:
         Raises:
             DiskFull: if the disk has no space for earlier ones.
         """
-        self._raise_failure()
+        self._raise_first_failure()
         view = memoryview(data).cast("B")
         if view.nbytes < _PIECE_BYTES:
             self._gathered += view
         else:
-            self._queue_gathered()
+            self._queue_gathered_bytes()
             if isinstance(data, bytes):
                 self._queue_piece(data)
             else:
@@ -87,7 +87,7 @@ class HashedFile:
                 for start in range(0, view.nbytes, _PIECE_BYTES):
                     self._queue_piece(bytes(view[start : start + _PIECE_BYTES]))
         if len(self._gathered) >= _PIECE_BYTES:
-            self._queue_gathered()
+            self._queue_gathered_bytes()
         self.size_bytes += view.nbytes
         return view.nbytes
 
@@ -97,15 +97,15 @@ class HashedFile:
         Raises:
             DiskFull: if the disk has no space for it.
         """
-        self._raise_failure()
+        self._raise_first_failure()
         if self._waiting:
-            self._queue_gathered()
+            self._queue_gathered_bytes()
             while self._waiting:
-                self._await_oldest()
+                self._await_oldest_piece()
         elif self._gathered:
             # A small file needs no threads.
             self._digest.update(self._gathered)
-            self._keep_failure(self._write, self._gathered)
+            self._keep_failure(self._write_piece, self._gathered)
             self._gathered = bytearray()
         self._keep_failure(self._file.flush)
 
@@ -125,24 +125,25 @@ class HashedFile:
             self.flush()
         return self._digest.hexdigest()
 
-    def _queue_gathered(self) -> None:
+    def _queue_gathered_bytes(self) -> None:
         if self._gathered:
             piece, self._gathered = self._gathered, bytearray()
             self._queue_piece(piece)
 
     def _queue_piece(self, piece: bytes | bytearray) -> None:
+        """Queue a piece for the threads that write and hash it; wait while too many bytes are queued."""
         hashed = self._hasher.submit(self._digest.update, piece)
         self._waiting.append((len(piece), self._writer.submit(self._write_after_all, piece), hashed))
         self._waiting_bytes += len(piece)
         while self._waiting_bytes > _WAITING_BYTES and len(self._waiting) > 1:
-            self._await_oldest()
+            self._await_oldest_piece()
 
     def _write_after_all(self, piece: bytes | bytearray) -> None:
         """Write a piece, unless an earlier one failed: a file must have no hole."""
-        self._raise_failure()
-        self._keep_failure(self._write, piece)
+        self._raise_first_failure()
+        self._keep_failure(self._write_piece, piece)
 
-    def _write(self, piece: bytes | bytearray) -> None:
+    def _write_piece(self, piece: bytes | bytearray) -> None:
         if self._written_bytes - self._checked_bytes >= _CHECK_EVERY_BYTES:
             self._checked_bytes = self._written_bytes
             _require_free_space(self._file)
@@ -151,22 +152,23 @@ class HashedFile:
             left = left[self._file.write(left) :]
         self._written_bytes += len(piece)
 
-    def _await_oldest(self) -> None:
+    def _await_oldest_piece(self) -> None:
         size, written, hashed = self._waiting.popleft()
         self._waiting_bytes -= size
         self._keep_failure(written.result)
         self._keep_failure(hashed.result)
 
     def _keep_failure(self, work: Callable[..., None], *given: Any) -> None:
+        """Do the work, keep its error if it is the first, and raise the first error."""
         try:
             work(*given)
         except Exception as error:
             # The first error is kept: it causes the later ones.
             if self.failure is None:
                 self.failure = DiskFull() if DiskFull.matches_error(error) else error
-            self._raise_failure()
+            self._raise_first_failure()
 
-    def _raise_failure(self) -> None:
+    def _raise_first_failure(self) -> None:
         if self.failure is not None:
             # `from None`: an error that is raised from itself makes an endless chain of causes.
             raise self.failure from None

@@ -92,12 +92,12 @@ class LocalFolderDestination(Destination):
 
     def read_range(self, path: str, start: int, end: int) -> Iterator[bytes]:
         """Yield the bytes from `start` up to, not including, `end`, in pieces."""
-        with self._open(path) as file, _translate_local_read_errors(path):
+        with self._open_file(path) as file, _translate_local_read_errors(path):
             yield from _read_local_pieces(file, start, end)
 
     def pin(self, path: str) -> PinnedFile:
         """Return the file as it is now: it may be replaced while it is read."""
-        file = self._open(path)
+        file = self._open_file(path)
         pinned = PinnedFile(os.fstat(file.fileno()).st_size, partial(_read_local_pieces, file))
         # Not every answer reads it.
         weakref.finalize(pinned, file.close)
@@ -105,7 +105,7 @@ class LocalFolderDestination(Destination):
 
     def fetch(self, path: str, folder: Path, *, size_bytes: int, sha256: str) -> Path:
         """Return the path of the file itself; nothing is copied."""
-        with self._open(path) as file, _translate_local_read_errors(path):
+        with self._open_file(path) as file, _translate_local_read_errors(path):
             has_size = os.fstat(file.fileno()).st_size == size_bytes
             if not has_size or hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                 raise KeyError(path)
@@ -139,7 +139,7 @@ class LocalFolderDestination(Destination):
         """Return the file's path as an address."""
         return f"file://{self.root.absolute() / path}"
 
-    def _open(self, path: str) -> BufferedReader:
+    def _open_file(self, path: str) -> BufferedReader:
         with _translate_local_read_errors(path):
             return (self.root / path).open("rb")
 
@@ -214,7 +214,7 @@ def _remove_left_folders(parent: Path) -> None:
 
 
 def _remove_if_empty(folders: Iterable[Path]) -> None:
-    """Remove the empty ones of some folders; inner folders come before those that contain them."""
+    """Remove folders that are empty; inner folders come before those that contain them."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()

@@ -165,6 +165,7 @@ class ObjectStoreDestination(Destination):
         return self._store.address(self._make_key(path))
 
     def _probe_store(self) -> None:
+        """Check that the bucket or container can be written, with an object that is deleted again."""
         store, key = self._open_store(PROBING), self._make_key(f".probe-{new_id('req')}")
         store.require_owner()
         try:

@@ -77,9 +77,9 @@ class S3Store:
         condition = {} if replace else {"IfNoneMatch": "*"}
         with _translate_s3_errors(key):
             if staged.size_bytes <= PART_BYTES:
-                etag, checksum = self._put_whole(staged, key, condition)
+                etag, checksum = self._put_in_one_request(staged, key, condition)
             else:
-                etag, checksum = self._put_parts(staged, key, condition)
+                etag, checksum = self._put_by_multipart_upload(staged, key, condition)
             self._require_same_object(staged, key, etag=etag, checksum=checksum)
 
     def size(self, key: str) -> int:
@@ -147,7 +147,9 @@ class S3Store:
         """Return the object's address for fsspec."""
         return f"s3://{self._target.bucket}/{key}"
 
-    def _put_whole(self, staged: StoreUpload, key: str, condition: dict[str, str]) -> tuple[str, str]:
+    def _put_in_one_request(
+        self, staged: StoreUpload, key: str, condition: dict[str, str]
+    ) -> tuple[str, str]:
         staged.file.seek(0)
         data = staged.file.read()
         checksum = _encode_s3_digest(bytes.fromhex(staged.sha256))
@@ -161,7 +163,9 @@ class S3Store:
         )
         return hashlib.md5(data, usedforsecurity=False).hexdigest(), checksum
 
-    def _put_parts(self, staged: StoreUpload, key: str, condition: dict[str, str]) -> tuple[str, str]:
+    def _put_by_multipart_upload(
+        self, staged: StoreUpload, key: str, condition: dict[str, str]
+    ) -> tuple[str, str]:
         target = {"Bucket": self._target.bucket, "Key": key}
         begun = self._client.create_multipart_upload(
             **target, ChecksumAlgorithm="SHA256", Metadata={"sha256": staged.sha256}

@@ -117,7 +117,7 @@ def _submit_dask_task(client: "Client", task: ShardTask) -> "Future[list[Written
 def _wait_for_any_future(
     client: "Client", futures: list["Future[list[WrittenShard]]"], times: ClusterTimes
 ) -> list["Future[list[WrittenShard]]"]:
-    """Wait until at least one has ended, and return all that have."""
+    """Wait until a task has ended, and return all tasks that have."""
     from distributed import wait
 
     with client.as_current():  # `wait` takes no client as argument

@@ -49,12 +49,13 @@ def _make_sendable_error(error: Exception) -> Exception:
 
 
 def _stop_worker(_signal: int, _frame: FrameType | None) -> None:
+    """End this worker process of an export on a signal."""
     # An exception, so that a file that is being written is discarded and not left.
     sys.exit(1)
 
 
 def main() -> None:
-    """Serve the pool whose socket is named on the command line."""
+    """Write shards for the pool of the export whose socket is named on the command line."""
     # Ctrl-C is sent to every process of a terminal; the pool's process handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _stop_worker)

@@ -46,7 +46,7 @@ class LakeStats:
 
     def sessions(self) -> pl.DataFrame:
         """Return the chosen sessions with their bucket, counts and digest."""
-        facts = self._scan_table("sessions").select(
+        facts = self._scan_partitions("sessions").select(
             "session_id",
             "bucket",
             pl.col("event_count").cast(pl.Int64).alias("rows"),
@@ -107,7 +107,7 @@ class LakeStats:
         unknown = sessions.filter(pl.col("payload_bytes").is_null())
         if unknown.is_empty():
             return sessions
-        events = self._scan_table("events").join(unknown.lazy(), on="session_id", how="semi")
+        events = self._scan_partitions("events").join(unknown.lazy(), on="session_id", how="semi")
         size = pl.col("payload").str.len_bytes().cast(pl.Int64).sum().alias("counted")
         counted = events.group_by("session_id").agg(size).collect(engine="streaming")
         known = pl.coalesce("payload_bytes", "counted", pl.lit(0)).alias("payload_bytes")
@@ -115,13 +115,13 @@ class LakeStats:
 
     def _scan_chosen_rows(self, kind: LakeKind) -> pl.LazyFrame:
         chosen = self._chosen.lazy().select("session_id")
-        return self._scan_table(kind).join(chosen, on="session_id", how="semi")
+        return self._scan_partitions(kind).join(chosen, on="session_id", how="semi")
 
     def _aggregate_frames_by_session(
         self, sessions: pl.DataFrame, first: int, last: int, sampling: Sampling, with_events: bool
     ) -> pl.DataFrame:
         frames = (
-            self._scan_table("frames")
+            self._scan_partitions("frames")
             .filter(pl.col("bucket").is_between(first, last))
             .join(sessions.lazy().select("session_id"), on="session_id", how="semi")
             .select(*FACTS, "frame_id", "sha256", "bytes")
@@ -129,7 +129,7 @@ class LakeStats:
         chosen = select_frames(frames, sampling)
         if with_events:
             events = (
-                self._scan_table("events")
+                self._scan_partitions("events")
                 .filter(pl.col("bucket").is_between(first, last) & pl.col("frame_seq").is_not_null())
                 .sort("session_id", "seq")
                 .group_by("session_id", pl.col("frame_seq").alias("seq"), maintain_order=True)
@@ -166,7 +166,8 @@ class LakeStats:
         )
         return digested.select("session_id", *_FRAME_FACTS)
 
-    def _scan_table(self, kind: LakeKind) -> pl.LazyFrame:
+    def _scan_partitions(self, kind: LakeKind) -> pl.LazyFrame:
+        """Return the rows of a lake table in the workflows and dates of the chosen sessions."""
         table = self._lake.scan(kind, self._tenant, version=self._versions.get(kind))
         return table.filter(
             pl.col("workflow").is_in(self._chosen["workflow"].unique().to_list())

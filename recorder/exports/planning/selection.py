@@ -261,13 +261,13 @@ def find_deleted_sessions(
     still_there = of_workflows.where(col(SessionRow.deleted_at).is_(None))
     present = set[str]()
     if len(sessions) <= _MOST_LOOKED_UP:
-        for ids in _split_ids(sorted(sessions)):
+        for ids in _split_selected_session_ids(sorted(sessions)):
             present.update(db.exec(still_there.where(col(SessionRow.id).in_(ids))))
     else:
         present.update(db.exec(still_there))
     missing = [session_id for session_id in sessions if session_id not in present]
     causes: dict[str, str] = {}
-    for ids in _split_ids(missing):
+    for ids in _split_selected_session_ids(missing):
         hidden = of_workflows.where(col(SessionRow.id).in_(ids), col(SessionRow.deleted_at).is_not(None))
         causes.update(dict.fromkeys(db.exec(hidden), "deletion"))
         causes.update(db.exec(purges.where(col(PurgeRow.session_id).in_(ids))).all())
@@ -283,8 +283,8 @@ def find_deleted_sessions(
     return gone
 
 
-def _split_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield as many ids as one statement takes."""
+def _split_selected_session_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the ids of selected sessions, as many at once as one statement takes."""
     for start in range(0, len(ids), _IDS_AT_ONCE):
         yield ids[start : start + _IDS_AT_ONCE]
 

@@ -140,13 +140,14 @@ def _plan_shards_of_kind(plan: Plan, kind: FileKind) -> Iterator[PlannedShard]:
                 bucket=int(number),
                 bucket_bits=bits,
                 split=part,
-                content_key=compute_sha256({**base, "sessions": _list_content(kind, sessions)}),
+                content_key=compute_sha256({**base, "sessions": _list_shard_content(kind, sessions)}),
                 rows=int(sessions[ROWS[kind]].sum()),
                 sessions=sessions,
             )
 
 
-def _list_content(kind: FileKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
+def _list_shard_content(kind: FileKind, sessions: pl.DataFrame) -> list[tuple[Any, ...]]:
+    """Return, for each session, the values that decide the bytes of a shard of this kind."""
     facts = ["session_id", "split", "rows_sha256"]
     if kind != "frames":  # events stand in both
         facts += ["date", "outcome", "actor_kind"]

@@ -45,7 +45,7 @@ def require_queueable_draft(db: DbSession, draft: ExportRow) -> None:
         QuotaExceeded: if no rows to export are left.
     """
     _require_workflows_to_queue(db, draft.tenant, draft.spec["workflow"])
-    _require_exported_path(db, draft.tenant, draft.spec)
+    _require_path_of_exported_workflow(db, draft.tenant, draft.spec)
     _require_open_export_place(db, draft.workspace_id)
     require_export_row_quota(db, draft.tenant)
 
@@ -203,7 +203,7 @@ def _require_open_export_place(db: DbSession, workspace_id: str) -> None:
         raise LimitReached("exports that are queued or running", limits.OPEN_EXPORTS, remedy)
 
 
-def _require_exported_path(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
+def _require_path_of_exported_workflow(db: DbSession, tenant: Tenant, spec: dict[str, Any]) -> None:
     for name in ("path", "subpath"):
         path_id = spec["filter"].get(name)
         if path_id is None:

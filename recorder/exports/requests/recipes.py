@@ -102,7 +102,7 @@ def add_recipe(
     timezone: str,
     origin: Origin,
 ) -> RecipeRow:
-    """Save a request under its tag; it is accepted if an export with this request would be.
+    """Store a recipe under its tag: an export request that the service repeats at the times of `cron`.
 
     Raises:
         InvalidCron: if the times cannot be read.

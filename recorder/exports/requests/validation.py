@@ -122,6 +122,7 @@ def _resolve_sampling(requested: FrameSampling) -> dict[str, Any]:
 
 
 def _resolve_split(requested: SplitRule) -> dict[str, Any]:
+    """Check the shares of a requested split, and return it as the export stores it."""
     if requested.validation + requested.test > 1:
         text = "validation and test must not add up to more than 1."
         raise ValidationFailed.of("/split", "invalid_value", message=text)

@@ -143,7 +143,7 @@ def _diff_plan_sides(ours: _Side, theirs: _Side) -> PlanDifference:
 
 
 def _compare_plan_sessions(ours: pl.DataFrame, theirs: pl.DataFrame, content: Sequence[str]) -> pl.DataFrame:
-    """Return the sessions that are in one only or differ, and whether outcome or events differ.
+    """Return the sessions that only one export has or that differ, and whether outcome or events differ.
 
     Args:
         ours: sessions of one plan.

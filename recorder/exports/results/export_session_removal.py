@@ -119,7 +119,7 @@ def remove_from_exports(
 def _iterate_exports_for_removal(
     runtime: Runtime, session_ids: list[str], after: str | None
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield the exports with some of the sessions, one read at a time: the older ones, then the others."""
+    """Yield exports that contain some of the sessions, with those: exports before `after` first."""
     for before, last_id in ((None, ""),) if after is None else ((after, ""), (None, after)):
         while True:
             with runtime.database.transaction(write=False) as db:

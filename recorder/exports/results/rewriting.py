@@ -179,6 +179,7 @@ class _Rewriting:
         known: dict[str, ExportShardRow],
         lineage: Lineage,
     ) -> dict[str, Any]:
+        """Return the columns of the export's row that its next revision changes, with the manifest."""
         shards = []
         for shard in files.planned:
             file = written.get(shard.path)

@@ -88,6 +88,7 @@ def summarize_dataset(
 def _summarize_file(
     destination: Destination, shard: Shard, format: FormatName, rows: int
 ) -> Iterator[_PartSummary]:
+    """Yield counts and first rows of a shard, which is copied from the destination."""
     # One copy at a time: together they may be larger than the disk.
     with tempfile.TemporaryDirectory(prefix="recorder-summary-") as folder:
         path = destination.fetch(shard.path, Path(folder), size_bytes=shard.size_bytes, sha256=shard.sha256)
@@ -99,6 +100,7 @@ def _summarize_file(
 
 
 def _summarize_part(events: pl.LazyFrame, rows: int) -> _PartSummary:
+    """Return the sessions, the counts of event types and the first rows of some events."""
     sessions = events.group_by("session_id").agg(pl.col("outcome", "split").first(), pl.col("t_ms").max())
     types = events.group_by("type").len("events")
     first_rows = events.select(PREVIEW_COLUMNS).head(rows)

@@ -177,7 +177,7 @@ class _ExportRun:
             raise
         except Unavailable as error:
             # The lease expires by itself: a store that does not answer gets a minute before the next run.
-            self._store_error(error)
+            self._store_last_error(error)
             raise
         except RecorderError as error:
             return self._fail_export(error.code, str(error))
@@ -191,6 +191,7 @@ class _ExportRun:
             raise
 
     def _complete_export(self) -> ExportRow:
+        """Write the files that are missing, then the manifest, and mark the export as completed."""
         destination = open_destination(self._export, self._runtime.settings)
         # Checked with the request already; since then a claim or a role may have been withdrawn.
         destination.require_owner()
@@ -366,7 +367,7 @@ class _ExportRun:
         with self._runtime.database.transaction(write=False) as db:
             return find_deleted_sessions(db, export.tenant, plan.spec["workflow"], sessions)
 
-    def _store_error(self, error: Unavailable) -> None:
+    def _store_last_error(self, error: Unavailable) -> None:
         try:
             with self._claim.transaction() as (_, row):
                 row.last_error = str(error)

@@ -33,7 +33,7 @@ def index_export_sessions(
 
 def delete_session_index_rows(db: DbSession, export_id: str, session_ids: Sequence[str]) -> None:
     """Delete the rows of some sessions of an export."""
-    for ids in _split_ids(session_ids):
+    for ids in _split_indexed_session_ids(session_ids):
         some = col(ExportSessionRow.session_id).in_(ids)
         db.exec(delete(ExportSessionRow).where(some, col(ExportSessionRow.export_id) == export_id))
 
@@ -66,13 +66,13 @@ def find_next_indexed_export(
     newest = select(func.max(row.export_id)).where(row.session_id == purge.session_id, *is_older)
     newest_of_each = newest.correlate(purge).scalar_subquery()
     export_id = ""
-    for ids in _split_ids(session_ids):
+    for ids in _split_indexed_session_ids(session_ids):
         newest_of_all = select(func.max(newest_of_each)).where(col(purge.session_id).in_(ids))
         export_id = max(export_id, db.exec(newest_of_all).one() or "")
     if not export_id:
         return None
     present: list[str] = []
-    for ids in _split_ids(session_ids):
+    for ids in _split_indexed_session_ids(session_ids):
         of_export = (col(row.session_id).in_(ids), row.export_id == export_id)
         present += db.exec(select(row.session_id).where(*of_export).order_by(col(row.session_id)))
     return export_id, present
@@ -81,7 +81,7 @@ def find_next_indexed_export(
 def find_indexed_sessions(db: DbSession, session_ids: Sequence[str]) -> set[str]:
     """Return the sessions among these that an export may have, and whose purge has begun."""
     exported: set[str] = set()
-    for ids in _split_ids(session_ids):
+    for ids in _split_indexed_session_ids(session_ids):
         has_export = exists().where(col(ExportSessionRow.session_id) == col(PurgeRow.session_id))
         exported.update(
             db.exec(select(PurgeRow.session_id).where(col(PurgeRow.session_id).in_(ids), has_export))
@@ -89,8 +89,8 @@ def find_indexed_sessions(db: DbSession, session_ids: Sequence[str]) -> set[str]
     return exported
 
 
-def _split_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield as many ids as one statement takes."""
+def _split_indexed_session_ids(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield the ids of an export's sessions, as many at once as one statement of the index takes."""
     for start in range(0, len(ids), _IDS_AT_ONCE):
         yield ids[start : start + _IDS_AT_ONCE]
 

@@ -227,6 +227,7 @@ class ShardStore:
 
     @contextmanager
     def _discard_plan_if_refused(self, key: str) -> Iterator[None]:
+        """Delete the stored plan if the block finds the quota spent or the export cancelled."""
         try:
             yield
         except (QuotaExceeded, ExportCancelled):

@@ -143,6 +143,7 @@ def _read_checked_batches(
 
 
 def _cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Return a record batch of a checked file as a table of the schema that the format documents."""
     return pa.table([batch.column(name) for name in schema.names], names=schema.names).cast(schema)
 
 

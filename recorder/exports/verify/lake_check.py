@@ -120,12 +120,14 @@ class LakeCheckReader:
             return retry_lake_read(read)
 
     def _count_rows(self, kind: str, session_ids: set[str]) -> pl.DataFrame:
+        """Return the rows that the lake has of each session for files of this kind."""
         rows = self._select_sessions(
             self._scan_table("events") if kind == "events" else self._scan_frames(), session_ids
         )
         return rows.group_by("session_id", "workflow").agg(pl.len().cast(pl.Int64).alias("n")).collect()
 
     def _digest_rows(self, kind: str, session_ids: set[str]) -> dict[str, str]:
+        """Return the digest of each session's lake rows, to be compared with that of its exported rows."""
         match kind:
             case "events":
                 rows = self._select_sessions(self._scan_table("events"), session_ids)
@@ -136,18 +138,20 @@ class LakeCheckReader:
                 )
                 bound = rows.join(frames, on=["session_id", "frame_seq"], how="left")
                 members = bound.sort("session_id", "t_ms", "event_id").select("session_id", *_KEY, *_BINDING)
-                return _digest_groups(
+                return _digest_rows_by_session(
                     members.with_columns(pl.col("ts").dt.epoch("us")).collect(), _digest_lake_events
                 )
             case "frames":
                 rows = self._select_sessions(self._scan_frames(), session_ids).sort(
                     "session_id", "t_ms", "frame_id"
                 )
-                return _digest_groups(
+                return _digest_rows_by_session(
                     rows.select("session_id", "frame_id", "sha256").collect(), compute_frames_digest
                 )
             case _:
-                return _digest_groups(self._select_sampled_frames(session_ids), compute_samples_digest)
+                return _digest_rows_by_session(
+                    self._select_sampled_frames(session_ids), compute_samples_digest
+                )
 
     def _select_sampled_frames(self, session_ids: set[str]) -> pl.DataFrame:
         """Return the sampled frames with the ids of the events bound to them, in their order."""
@@ -185,7 +189,7 @@ def _digest_lake_events(rows: Iterable[tuple[Any, ...]]) -> str:
     return digest.hexdigest() + bindings.hexdigest()
 
 
-def _digest_groups(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
+def _digest_rows_by_session(rows: pl.DataFrame, digest: Callable[[Any], str]) -> dict[str, str]:
     grouped = groupby(rows.iter_rows(), key=lambda row: row[0])
     return {session_id: digest(row[1:] for row in members) for session_id, members in grouped}
 
@@ -330,17 +334,25 @@ def _read_file_digests_for_lake(
         match entry["kind"]:
             case "events":
                 return dict(
-                    _digest_rows(read_checked_events(path, format), slice(1, None), _digest_lake_events)
+                    _digest_sorted_rows_by_session(
+                        read_checked_events(path, format), slice(1, None), _digest_lake_events
+                    )
                 )
             case "frames":
                 return dict(
-                    _digest_rows(read_checked_frames(path, format), slice(1, 3), compute_frames_digest)
+                    _digest_sorted_rows_by_session(
+                        read_checked_frames(path, format), slice(1, 3), compute_frames_digest
+                    )
                 )
             case _:
-                return dict(_digest_rows(read_webdataset_samples(path), slice(1, 4), compute_samples_digest))
+                return dict(
+                    _digest_sorted_rows_by_session(
+                        read_webdataset_samples(path), slice(1, 4), compute_samples_digest
+                    )
+                )
 
 
-def _digest_rows(
+def _digest_sorted_rows_by_session(
     rows: Iterator[Any], members: slice, digest: Callable[[Any], str]
 ) -> Iterator[tuple[str, str]]:
     for session_id, of_session in groupby(rows, key=lambda row: row.session_id):

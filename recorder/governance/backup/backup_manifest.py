@@ -91,6 +91,7 @@ class BackupManifest(BaseModel):
             raise DamagedBackup(f"the manifest of {self.id} was changed")
 
     def _make_seal(self, secret: bytes) -> str:
+        """Return the digest of the manifest under the deployment's secret, by which a change is detected."""
         content: dict[str, Any] = self.model_dump(mode="json", exclude={"seal"})
         return compute_keyed_digest(secret, "backup-manifest", canonical_json(content)).hex()
 

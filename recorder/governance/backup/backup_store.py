@@ -123,7 +123,7 @@ class BackupStore:
 
     def has_parts(self, parts: Iterable[str]) -> bool:
         """Return whether parts are stored."""
-        return all(part in self._list_present() for part in parts)
+        return all(part in self._list_present_parts() for part in parts)
 
     def require_parts(self, parts: Collection[str]) -> None:
         """List the stored parts again, and check that these are among them.
@@ -139,7 +139,7 @@ class BackupStore:
     def put_part(self, data: bytes) -> str:
         """Store a part unless it is there; return its SHA-256."""
         name = hashlib.sha256(data).hexdigest()
-        present = self._list_present()
+        present = self._list_present_parts()
         if name not in present:
             with self._translate_store_errors():
                 self._store.put(_make_part_key(name), data)
@@ -236,7 +236,7 @@ class BackupStore:
         self._present = None
         return len(spare)
 
-    def _list_present(self) -> set[str]:
+    def _list_present_parts(self) -> set[str]:
         with self._lock:
             if self._present is None:
                 with self._translate_store_errors():

@@ -166,7 +166,7 @@ class _BackupRun:
         contents.entries.append(self._store_gone_sessions(contents))
         manifest = self._write_manifest(contents)
         self._on_step("old parts")
-        deleted = self._delete_old(keep_days)
+        deleted = self._delete_old_backups(keep_days)
         note_backup(self._runtime.settings.data_dir, self._archive.url, manifest)
         self._archive.prune(require_lease=self._require_lease, require_time=self._held.require_time)
         return BackupReport(
@@ -233,6 +233,7 @@ class _BackupRun:
         raise Unavailable("The lake")
 
     def _copy_snapshot(self, snapshot: DatabaseSnapshot) -> _Contents:
+        """Copy the database of a snapshot, and the files of the stores that it names."""
         counters = {
             Lane(Tenant(workspace_id, mode), slot): number
             for workspace_id, mode, slot, number in snapshot.read(
@@ -340,7 +341,7 @@ class _BackupRun:
         self._archive.write_manifest(manifest)
         return manifest
 
-    def _delete_old(self, keep_days: int | None) -> list[str]:
+    def _delete_old_backups(self, keep_days: int | None) -> list[str]:
         if keep_days is None:
             return []
         oldest = clock.now() - timedelta(days=keep_days)

@@ -185,6 +185,7 @@ def _append_later_entries(db: DbSession, workspace_id: str, entries: list[AuditR
 
 
 def _apply_later_entry(runtime: Runtime, entry: AuditRow, applied: AppliedChanges) -> None:
+    """Repeat a change that the audit log recorded after the backup: deletions, revoked keys and holds."""
     match entry.action:
         case "session.delete":
             applied.deleted_sessions += _repeat_later_deletion(runtime, entry)
@@ -265,17 +266,18 @@ def _finish_later_purges(runtime: Runtime) -> int:
     run_erasures(runtime, _OWNER, longest_request=timedelta(0))
     rewrite_tables(runtime, _OWNER)
     with runtime.database.transaction(write=False) as db:
-        return len(_list_open(db))
+        return len(_list_open_purges(db))
 
 
 def _make_later_purges_due(runtime: Runtime) -> int:
+    """Make all open purges due now, and return how many there are."""
     now = clock.now()
     with runtime.database.transaction(write=True) as db:
-        session_ids = _list_open(db)
+        session_ids = _list_open_purges(db)
         is_open = col(PurgeRow.step) != "done"
         db.connection().execute(update(PurgeRow).where(is_open).values(due_at=now))
         return len(session_ids)
 
 
-def _list_open(db: DbSession) -> list[str]:
+def _list_open_purges(db: DbSession) -> list[str]:
     return list(db.exec(select(PurgeRow.session_id).where(PurgeRow.step != "done")))

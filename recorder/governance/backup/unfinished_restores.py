@@ -16,7 +16,7 @@ from recorder.ids import new_id
 
 def name_staged_folder(data: Path) -> Path:
     """Return a new path beside a data folder, for what is restored to it."""
-    return data.with_name(f"{_make_prefix(data)}{new_id('req').partition('_')[2]}")
+    return data.with_name(f"{_make_staged_folder_prefix(data)}{new_id('req').partition('_')[2]}")
 
 
 @contextmanager
@@ -75,10 +75,12 @@ def _list_staged_folders(data: Path) -> list[Path]:
         beside = list(data.parent.iterdir())
     except OSError:  # a folder that this user may not list
         return []
-    return sorted(path for path in beside if path.name.startswith(_make_prefix(data)) and path.is_dir())
+    return sorted(
+        path for path in beside if path.name.startswith(_make_staged_folder_prefix(data)) and path.is_dir()
+    )
 
 
-def _make_prefix(data: Path) -> str:
+def _make_staged_folder_prefix(data: Path) -> str:
     return f".{data.name}.restoring-"
 
 

@@ -122,6 +122,7 @@ def _select_due_sessions(
 
 
 def _purge_cause_of(row: SessionRow, at: datetime) -> PurgeCause:
+    """Return why a due session is purged: deletion, the end of its retention, or of test mode's days."""
     if row.purge_after is None or row.purge_after > at:
         return "retention"
     # The replayed session of a live recording was purged while the recording was held.

@@ -170,6 +170,7 @@ class DueStepWork:
         return True
 
     def _delete_files(self, purges: list[PurgeRow]) -> None:
+        """Delete lake files that held rows of these sessions, and advance the purges to their exports."""
         self._try_lake_parts(purges, self._delete_some_files)
         self._runtime.database.truncate_log()
 

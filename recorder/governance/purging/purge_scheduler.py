@@ -48,6 +48,7 @@ class PurgeScheduler:
                 self._schedulers[rows].add_time(purges[0].tenant, time.monotonic() - began_s)
 
     def _choose_purges(self, db: DbSession) -> tuple[WaitingRows[PurgeRow], list[PurgeRow]]:
+        """Return due purges of the tenant that used the least time, every second round from hard deletes."""
         # Every second round is of all purges: a flood of hard deletes must not delay the others.
         for rows in (_HARD_DELETES, _PURGES) if self._last is _PURGES else (_PURGES,):
             tenant = self._schedulers[rows].choose(rows.list_tenants(db))

@@ -70,7 +70,7 @@ def make_miniwob_workflow_slug(task: str, prefix: str = "") -> str:
 def read_demonstration(
     path: Path, *, started_at: datetime, workflow: str | None = None, workflow_prefix: str = ""
 ) -> ImportedRecording:
-    """Return the recording of one file.
+    """Return the recording of one file with a MiniWoB++ demonstration.
 
     Args:
         path: the file; its folder's name is the task.
@@ -108,6 +108,7 @@ def read_demonstration(
 def _convert_states(
     demonstration: Demonstration, prefix: str
 ) -> tuple[list[CapturedFrame], list[dict[str, Any]]]:
+    """Return the frames and events of a demonstration; states with equal pages share a frame."""
     states = demonstration.states
     # Targets are read first: taking their mark off is what makes equal pages equal.
     targets = [take_miniwob_target_elements(state.dom) for state in states]

@@ -136,12 +136,13 @@ def _walk_elements(root: PageElement) -> Iterator[tuple[PageElement, Colour]]:
 
 
 def _make_boxes(node: PageElement, ink: Colour) -> Iterator[ScreenBox]:
+    """Yield the boxes that show an element in a drawn screen: itself, its mark and its focus."""
     if node.width <= 0 or node.height <= 0:
         return
     bounds = (node.left, node.top, node.width, node.height)
     yield ScreenBox(
-        *bounds, parse_screen_colour(node.bg), _choose_border(node), _read_miniwob_shown_text(node), ink,
-        _estimate_type_px(node), is_centred=node.tag in _BUTTONS, shape=_choose_shape(node.tag),
+        *bounds, parse_screen_colour(node.bg), _choose_border_colour(node), _read_miniwob_shown_text(node),
+        ink, _estimate_type_px(node), is_centred=node.tag in _BUTTONS, shape=_choose_box_shape(node.tag),
     )  # fmt: skip
     if node.value is True:
         yield ScreenBox(*bounds, border=BLACK, shape="dot" if node.tag == "INPUT_radio" else "tick")
@@ -149,7 +150,7 @@ def _make_boxes(node: PageElement, ink: Colour) -> Iterator[ScreenBox]:
         yield ScreenBox(node.left - 1, node.top - 1, node.width + 2, node.height + 2, border=_FOCUS)
 
 
-def _choose_border(node: PageElement) -> Colour:
+def _choose_border_colour(node: PageElement) -> Colour:
     if node.tag in _FIELDS or node.tag in _BUTTONS or node.tag in ("INPUT_checkbox", "INPUT_radio"):
         return _GREY
     if node.tag in ("circle", "polygon", "ellipse"):
@@ -157,7 +158,7 @@ def _choose_border(node: PageElement) -> Colour:
     return _PALE if node.tag in _OUTLINED else CLEAR
 
 
-def _choose_shape(tag: str) -> Any:
+def _choose_box_shape(tag: str) -> Any:
     return {"circle": "ellipse", "ellipse": "ellipse", "INPUT_radio": "ellipse", "polygon": "triangle"}.get(
         tag, "box"
     )

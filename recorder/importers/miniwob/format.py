@@ -89,7 +89,7 @@ def read_demonstration_file(path: Path) -> tuple[Demonstration, bytes]:
     Raises:
         UnreadableRecording: if the file is cut off, is no gzip, no JSON, or not of this shape.
     """
-    content = _read_content(path)
+    content = _read_demonstration_file(path)
     try:
         return _decoder.decode(content), content
     except msgspec.ValidationError as error:
@@ -100,7 +100,7 @@ def read_demonstration_file(path: Path) -> tuple[Demonstration, bytes]:
         raise UnreadableRecording("nested too deep") from error
 
 
-def _read_content(path: Path) -> bytes:
+def _read_demonstration_file(path: Path) -> bytes:
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             content = file.read(_MOST_BYTES + 1)
@@ -226,6 +226,7 @@ def _make_pointer_event(action: DemonstrationAction, held: int) -> dict[str, Any
 
 
 def _map_event_type(dom_type: str) -> str:
+    """Return the event type of the service for the type of a DOM event."""
     known = _TYPES.get(dom_type, dom_type)
     if _TYPE.fullmatch(known):
         return known

@@ -108,6 +108,7 @@ def _detect_term_alarms(history: History, state: DetectorState, term: Term, rule
 
 
 def _list_reported(changes: dict[int, NoticedChange]) -> set[int]:
+    """Return the subjects whose noticed changes were reported as alarms."""
     return {change.subject for change in changes.values() if change.is_reported}
 
 

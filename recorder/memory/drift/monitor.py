@@ -139,6 +139,7 @@ def check_drift(database: Database, scope: GraphScope, *, rules: DriftRules = RU
 
 
 def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
+    """Return the newest graph with the state of its drift detector; None if nothing was sealed since."""
     head, row = read_newest_version(db, scope), read_drift_state(db, scope)
     looked_seq = 0 if row is None else row.looked_seq
     if head is None or head.up_to_seal_seq <= looked_seq:
@@ -152,6 +153,7 @@ def _read_graph(db: DbSession, scope: GraphScope) -> _GraphReading | None:
 def _queue_alarms(
     db: DbSession, scope: GraphScope, check: TermCheck, reading: _GraphReading
 ) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Store the alarms of a check and their outbox events; yield the type and payload of each event."""
     for alarm in check.alarms:
         type, subject_id, data = make_alarm_payload(
             alarm, reading.history, reading.columns, workflow=scope.workflow

@@ -65,6 +65,7 @@ def _count_distinct_subjects(history: History, numbers: Ints, term: Term) -> int
 def _make_watch(
     history: History, entry: Inherited, watched: int, rules: DriftRules, *, is_inherited: bool
 ) -> SubjectWatch:
+    """Return the watch over a node or edge from the sessions since its last alarm."""
     watch = SubjectWatch(
         subject=entry.subject,
         start=entry.start,

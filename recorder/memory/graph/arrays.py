@@ -19,7 +19,7 @@ def sort_distinct(values: Ints) -> Ints:
 
 
 def mark_changes(first: Ints, *others: Ints) -> Bools:
-    """Return, for each row of these columns, whether it differs from the row before; the first one does."""
+    """Return for each row whether any of these columns differs from the row before; true for the first."""
     is_changed = np.ones(len(first), dtype=np.bool_)
     is_changed[1:] = first[1:] != first[:-1]
     for column in others:

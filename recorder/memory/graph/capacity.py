@@ -60,7 +60,7 @@ def compute_act_beyond_capacity(kind: str) -> int:
 
 
 def make_step_beyond_capacity(step: Step) -> Step:
-    """Return the step as one of the other steps of its kind, without its element, screen and texts."""
+    """Return a step reduced to its kind, for a full graph: without its element, screen and texts."""
     kind = step.action.partition(":")[0]
     return replace(
         step,

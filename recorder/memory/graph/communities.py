@@ -67,7 +67,7 @@ def group_variants(
 def find_nearest_neighbours(
     known: Any, vectors: Any, *, max_mebibytes: float = _MAX_MEBIBYTES
 ) -> tuple[Ints, Floats]:
-    """Return for each vector the nearest known one and its cosine; of equals the first.
+    """Return for each vector the nearest known vector and its cosine; of equally near ones, the first.
 
     Args:
         known: sparse rows of length 1.
@@ -85,6 +85,7 @@ def find_nearest_neighbours(
 
 
 def _reduce_distances(distances: Floats, _start: int) -> tuple[Ints, Floats]:
+    """Return, for each row of a block of cosine distances, the nearest column and its cosine."""
     # Rounded: the order in which floats were summed must decide neither ties nor the threshold.
     cosines = np.round(1 - distances, 9)
     return cosines.argmax(axis=1), cosines.max(axis=1)

@@ -26,7 +26,7 @@ class ExemplarIndex:
         self.comparisons = 0
 
     def nearest(self, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
-        """Return the number of the most similar exemplar that reaches the threshold; the older of equals."""
+        """Return the number of the most similar exemplar above the threshold; of several, the oldest."""
         if not self.numbers:
             return None
         shared, totals = self._compare(features)

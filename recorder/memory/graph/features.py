@@ -113,12 +113,13 @@ class FeatureCounts:
         return np.where(is_kept, weights, 0.0)
 
     def _number_grams(self, grams: Ints, grain: int) -> Ints:
+        """Return the feature number of each gram of a grain; new grams get the next numbers."""
         distinct, positions = np.unique(grams, return_inverse=True)
-        return np.array([self._number_feature(gram, grain) for gram in distinct.tolist()], dtype=np.int64)[
-            positions
-        ]
+        return np.array(
+            [self._find_feature_number(gram, grain) for gram in distinct.tolist()], dtype=np.int64
+        )[positions]
 
-    def _number_feature(self, gram: int, grain: int) -> int:
+    def _find_feature_number(self, gram: int, grain: int) -> int:
         number = self._numbers.setdefault((grain, gram), len(self._numbers))
         if number == len(self._grain_of):
             self._grain_of.append(grain)

@@ -79,7 +79,7 @@ def trace_key(steps: Iterable[int]) -> int:
 
 
 def drop_repeated_nodes(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Return the numbers without those that equal the one before."""
+    """Return the numbers without those that equal their predecessor."""
     distinct: list[int] = []
     for number in numbers:
         if not distinct or number != distinct[-1]:
@@ -199,7 +199,7 @@ class Graph:
         return GraphChange(nodes, micro_states, traces, variants, paths, taken, labels, names)
 
     def _name_nodes_again(self, sessions: Mapping[str, Sequence[Step]]) -> dict[int, str]:
-        """Give nodes without a label those of the steps; return them by number, of several the least."""
+        """Give nodes without a label the least label of their steps; return the new labels by number."""
         index = self.node_index
         names: dict[int, str] = {}
         for steps in sessions.values() if index.unnamed else ():

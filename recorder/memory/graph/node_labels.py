@@ -165,7 +165,7 @@ class NodeLabels:
     def restore(self, rows: Iterable[tuple[int, LabelText]]) -> None:
         """Load stored texts, each with the number of its node."""
         for node, given in rows:
-            self._add(node, text_template_of(given.text), given)
+            self._add_text(node, text_template_of(given.text), given)
 
     def add_session(
         self,
@@ -198,8 +198,8 @@ class NodeLabels:
                 given = LabelText(step.micro_key, kind, text, session_id, actor)
                 template = text_template_of(text)
                 has_room = max_bytes is None or self.nbytes < max_bytes or self._is_new_actor(actor)
-                if has_room and self._needs(node, template, given):
-                    self._add(node, template, given)
+                if has_room and self._needs_text(node, template, given):
+                    self._add_text(node, template, given)
                     yield given
 
     def name_nodes(
@@ -234,7 +234,8 @@ class NodeLabels:
         """Check whether an actor is new to the graph and decides how many must share a text."""
         return len(self._actors) < MIN_ACTORS and actor not in self._actors
 
-    def _needs(self, node: int, template: str, given: LabelText) -> bool:
+    def _needs_text(self, node: int, template: str, given: LabelText) -> bool:
+        """Return whether a text can still help to prove the label of a node."""
         proofs = self._proofs.get((node, given.kind), {})
         proof = proofs.get(template)
         if proof is None:
@@ -247,7 +248,7 @@ class NodeLabels:
             return False
         return proof.needs(given)
 
-    def _add(self, node: int, template: str, given: LabelText) -> None:
+    def _add_text(self, node: int, template: str, given: LabelText) -> None:
         self._proofs[node, given.kind].setdefault(template, _LabelProof()).add(given)
         self._actors.add(given.actor)
         self.nbytes += TEXT_BYTES + len(given.text)

@@ -109,7 +109,7 @@ class NodeIndex:
     def restore(self, nodes: Iterable[Node], micro_states: Iterable[tuple[int, int]]) -> None:
         """Load stored nodes, in order, and `(micro_key, node number)` pairs."""
         for node in nodes:
-            self._keep(node)
+            self._keep_node(node)
         self.number_of.update(micro_states)
 
     def assign(self, step: Step) -> Node | None:
@@ -148,27 +148,30 @@ class NodeIndex:
             screen=self.screen_of(number, features),
             features=features,
         )
-        self._keep(node)
+        self._keep_node(node)
         self.number_of[step.micro_key] = number
         return node
 
     def nearest(self, act: int, features: Sequence[int], jaccard_min: float = SCREEN_JACCARD) -> int | None:
         """Return the number of the node of this act whose exemplar is nearest, if one is near enough."""
         exemplars = self._by_act.get(act)
-        return self._search(exemplars, features, jaccard_min) if exemplars is not None else None
+        return self._find_nearest_node(exemplars, features, jaccard_min) if exemplars is not None else None
 
     def screen_of(self, number: int, features: Sequence[int]) -> int:
         """Return the group of similar screens of a new node; it leads its own group where none is near."""
-        leader = self._search(self._screens, features, SCREEN_JACCARD)
+        leader = self._find_nearest_node(self._screens, features, SCREEN_JACCARD)
         return number if leader is None else leader
 
-    def _search(self, exemplars: ExemplarIndex, features: Sequence[int], jaccard_min: float) -> int | None:
+    def _find_nearest_node(
+        self, exemplars: ExemplarIndex, features: Sequence[int], jaccard_min: float
+    ) -> int | None:
+        """Return the number of the nearest exemplar, and count the comparisons."""
         before = exemplars.comparisons
         number = exemplars.nearest(features, jaccard_min)
         self.comparisons += exemplars.comparisons - before
         return number
 
-    def _keep(self, node: Node) -> None:
+    def _keep_node(self, node: Node) -> None:
         self.nodes.append(node)
         if not node.label:
             self.unnamed.add(node.number)
@@ -242,7 +245,7 @@ def _measure_node_similarity(nodes: Sequence[int], states: Iterable[MergeCandida
 
 
 def _merge_alike_nodes(nodes: Sequence[int], likeness: Floats, sizes: Floats) -> dict[int, int]:
-    """Merge the most alike pair while there is one; of equals the oldest."""
+    """Merge similar nodes, the most similar pair first (the oldest of several); return them by number."""
     # Rounded: the order in which floats were summed must not decide.
     likeness = np.round(likeness, 9)
     np.fill_diagonal(likeness, _APART)
@@ -260,10 +263,11 @@ def _merge_alike_nodes(nodes: Sequence[int], likeness: Floats, sizes: Floats) ->
         likeness[newer], likeness[:, newer] = _APART, _APART
         sizes[older] = total
         merged[nodes[newer]] = nodes[older]
-    return {node: _follow_merges(merged, node) for node in merged}
+    return {node: _resolve_merged_node(merged, node) for node in merged}
 
 
-def _follow_merges(merged: dict[int, int], node: int) -> int:
+def _resolve_merged_node(merged: dict[int, int], node: int) -> int:
+    """Return the node that a node was merged into, over several merges; the same node without any."""
     while node in merged:
         node = merged[node]
     return node

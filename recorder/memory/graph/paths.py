@@ -113,7 +113,7 @@ class PathIndex:
             part = variants[some]
             features = self._features.number_features([sequence for _, sequence, _, _ in part], nodes)
             for (key, sequence, path, sessions), numbers in zip(part, features, strict=True):
-                self._keep(Variant(key, sequence, path, 0, numbers))
+                self._keep_variant(Variant(key, sequence, path, 0, numbers))
                 self.count(key, sessions)
         for stored in paths:
             self._keep_path(stored)
@@ -141,12 +141,12 @@ class PathIndex:
         unseen.sort(key=lambda key: (-counted[key][1], key))
         features = self._features.number_features([counted[key][0] for key in unseen], nodes)
         for key, numbers in zip(unseen, features, strict=True):
-            self._keep(Variant(key, counted[key][0], NO_PATH, 0, numbers))
+            self._keep_variant(Variant(key, counted[key][0], NO_PATH, 0, numbers))
         for key, (_, sessions) in counted.items():
             self.count(key, sessions)
         first = len(self.paths)
         apart = self._join([key for key in unseen if counted[key][0]])
-        for keys in self._group(apart):
+        for keys in self._group_similar_variants(apart):
             self._add_path(keys, nodes)
         return [self.variants[key] for key in unseen], self.paths[first:]
 
@@ -163,9 +163,9 @@ class PathIndex:
         keys = sorted(counted, key=lambda key: -counted[key][1])
         features = self._features.number_features([counted[key][0] for key in keys], nodes)
         for key, numbers in zip(keys, features, strict=True):
-            self._keep(Variant(key, counted[key][0], NO_PATH, 0, numbers))
+            self._keep_variant(Variant(key, counted[key][0], NO_PATH, 0, numbers))
             self.count(key, counted[key][1])
-        return self._group([key for key in keys if counted[key][0]])
+        return self._group_similar_variants([key for key in keys if counted[key][0]])
 
     def choose_leader(self, keys: Sequence[int]) -> Variant:
         """Return the variant that shows the way of a group, which is given with the most frequent first."""
@@ -177,7 +177,7 @@ class PathIndex:
         )
         return variants[choose_shown_way(ways).row]
 
-    def _keep(self, variant: Variant) -> None:
+    def _keep_variant(self, variant: Variant) -> None:
         self.variants[variant.variant_key] = variant
         self._listed_bytes += NUMBER_BYTES * len(variant.nodes) + variant.features.nbytes
         nodes = np.array(variant.nodes, dtype=np.int64)
@@ -229,7 +229,7 @@ class PathIndex:
             known.sort(key=lambda key: (-self.variants[key].sessions, key))
         return known[: self._bounds.path_exemplars]
 
-    def _group(self, keys: Sequence[int]) -> list[list[int]]:
+    def _group_similar_variants(self, keys: Sequence[int]) -> list[list[int]]:
         if not keys:
             return []
         variants = [self.variants[key] for key in keys]
@@ -245,6 +245,7 @@ class PathIndex:
         return [[keys[index] for index in part.tolist()] for part in np.split(order, ends)]
 
     def _add_path(self, keys: Sequence[int], nodes: Sequence[Node]) -> None:
+        """Make a path of these variants, whose nodes are those of the variant that leads them."""
         leader = self.choose_leader(keys)
         node_ids = [nodes[number].node_id for number in leader.nodes]
         path_id = make_unused_graph_id("pth", self.scope, self._ids, node_ids)
@@ -260,12 +261,12 @@ class PathIndex:
             return
         keys = self._exemplars.setdefault(variant.path, [])
         if variant.variant_key not in keys:
-            if len(keys) == _EXEMPLARS and self._is_rarer(variant, self.variants[keys[-1]]):
+            if len(keys) == _EXEMPLARS and self._is_rarer_variant(variant, self.variants[keys[-1]]):
                 return
             keys.append(variant.variant_key)
         keys.sort(key=lambda key: (-self.variants[key].sessions, key))
         del keys[_EXEMPLARS:]
 
     @staticmethod
-    def _is_rarer(variant: Variant, other: Variant) -> bool:
+    def _is_rarer_variant(variant: Variant, other: Variant) -> bool:
         return (-variant.sessions, variant.variant_key) > (-other.sessions, other.variant_key)

@@ -71,7 +71,7 @@ class ShownWay:
 
 
 def choose_shown_way(ways: ShownWayVariants) -> ShownWay:
-    """Return the variant that most sessions are within an edit of; of equals that of most sessions.
+    """Return the variant that most sessions are within one edit of; of several, that of most sessions.
 
     Args:
         ways: the variants of one path, the most frequent first.

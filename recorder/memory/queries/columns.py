@@ -131,7 +131,7 @@ class GraphColumns(GraphStructure):
         return self.removed > self.version
 
     def derive(self, name: str, make: Callable[["GraphColumns"], Made]) -> Made:
-        """Return a value that is made of this version once; concurrent callers wait for the first one."""
+        """Return a value that is computed once for this version; concurrent callers wait for it."""
         if name not in self.derived:
             # `setdefault` is one step of the interpreter, so all get the same lock.
             with self._deriving.setdefault(name, threading.Lock()):
@@ -201,6 +201,7 @@ class GraphColumns(GraphStructure):
 
 
 def _find_anonymous_rows(columns: GraphColumns) -> Bools:
+    """Return for each row whether its session was purged, and has an anonymous id."""
     # Shorter texts, since comparing bytes is far faster than calling `startswith` on each id.
     is_anonymous: Bools = columns.session_id.astype(f"S{len(_ANONYMOUS_ID)}") == _ANONYMOUS_ID
     return is_anonymous
@@ -245,6 +246,7 @@ def _make_outcome_columns(rows: Sequence[Sequence[Any]]) -> dict[str, Ints]:
 
 
 def _append_rows(rows: Any, new_rows: Any) -> Any:
+    """Return a column of the graph with the rows of a newer version appended."""
     return np.concatenate([rows, new_rows])
 
 

@@ -57,7 +57,7 @@ class ColumnsCache:
             columns = cached.updated(db, scope, version)
             columns.lasting = KeptValues()
             return columns
-        build = self._build(scope)
+        build = self._find_or_begin_build(scope)
         with build.lock:
             cached = max(self._get_kept_columns(scope), build.made, key=lambda columns: columns.version)
             if cached.version > version:
@@ -65,21 +65,21 @@ class ColumnsCache:
             columns = cached.updated(db, scope, version)
             if columns.version > build.made.version:
                 build.made = columns
-            self._keep(scope, columns)
+            self._keep_newest_columns(scope, columns)
         return columns
 
     def _get_kept_columns(self, scope: GraphScope) -> GraphColumns:
         with self._lock:
             return self._columns.get(scope, GraphColumns())
 
-    def _build(self, scope: GraphScope) -> _Build:
+    def _find_or_begin_build(self, scope: GraphScope) -> _Build:
         with self._lock:
             build = self._builds.get(scope)
             if build is None:
                 build = self._builds[scope] = _Build()
             return build
 
-    def _keep(self, scope: GraphScope, columns: GraphColumns) -> None:
+    def _keep_newest_columns(self, scope: GraphScope, columns: GraphColumns) -> None:
         with self._lock:
             held = self._columns.get(scope)
             if held is not None and held.version >= columns.version:

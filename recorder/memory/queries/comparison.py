@@ -72,11 +72,12 @@ def compare_selections(
         moved = (
             change
             for change in changes
-            if change.frequency != change.against_frequency and _measure_change(change) >= min_change
+            if change.frequency != change.against_frequency
+            and _measure_frequency_change(change) >= min_change
         )
 
         def order(change: _Changed) -> tuple[float, Any]:
-            return (-_measure_change(change), name(change))
+            return (-_measure_frequency_change(change), name(change))
 
         # A graph may have 200,000 edges: only those that are listed are held.
         return sorted(moved, key=order) if limit is None else nsmallest(limit, moved, key=order)
@@ -190,7 +191,7 @@ def _read_outcome_shares(part: ViewNode | None) -> Any:
 def _describe_change(
     selected: _ComparedHalf, against: _ComparedHalf, in_selected: int, in_against: int
 ) -> dict[str, Any]:
-    """Return the members that all changes share."""
+    """Return the members that the changes of paths, nodes and edges in a comparison have."""
     change: Change = "changed"
     if not in_selected or not in_against:
         change = "appeared" if in_selected else "disappeared"
@@ -203,7 +204,7 @@ def _describe_change(
     }
 
 
-def _measure_change(change: Changed) -> float:
+def _measure_frequency_change(change: Changed) -> float:
     return abs(change.frequency - change.against_frequency)
 
 

@@ -148,7 +148,7 @@ def _list_outlier_edges(columns: GraphColumns, values: Ints, count: int) -> _Out
 
 
 def _number_outlier_pairs(first: Ints, second: Ints) -> Ints:
-    """Return a number for each pair, the same for equal ones."""
+    """Return a number for each pair, the same for equal pairs."""
     numbers: Ints = np.unique(_join_outlier_pairs(first, second), return_inverse=True)[1]
     return numbers
 
@@ -163,5 +163,6 @@ def _count_outlier_pairs(first: Ints, second: Ints) -> Ints:
 
 
 def _join_outlier_pairs(first: Ints, second: Ints) -> Ints:
+    """Return one number for each pair, the same for equal pairs."""
     joined: Ints = first * (second.max(initial=0) + 1) + second
     return joined

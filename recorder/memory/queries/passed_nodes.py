@@ -197,15 +197,17 @@ class PassedNodes:
         recovered = hit[self._columns.outcome[hit] == SUCCESS]
         again = self._after.only((self._after.node == node) & np.isin(self._after.row, recovered))
         first = again.only(np.unique(again.owner, return_index=True)[1])
-        return _PassedNodeCounts(len(hit), len(recovered), self._measure(first))
+        return _PassedNodeCounts(len(hit), len(recovered), self._compute_median_recovery_ms(first))
 
     def _count_passes(self, node: int) -> _PassedNodeCounts:
         """Count sessions that passed the node, those that succeeded without failing, and the time from it."""
         failed = len(sort_distinct(self._before.row[self._before.node == node]))
         passed = _last_entries(self._clean, node)
-        return _PassedNodeCounts(failed + len(passed.row), len(passed.row), self._measure(passed))
+        return _PassedNodeCounts(
+            failed + len(passed.row), len(passed.row), self._compute_median_recovery_ms(passed)
+        )
 
-    def _measure(self, entries: NodeEntries) -> int | None:
+    def _compute_median_recovery_ms(self, entries: NodeEntries) -> int | None:
         if not len(entries.row):
             return None
         times = measure_recoveries(self._columns, entries, self._read_successes(sort_distinct(entries.row)))

@@ -41,6 +41,7 @@ def count_variants(columns: GraphColumns, chosen: Bools) -> Ints:
 
 
 def _build_path_fit_ways(columns: GraphColumns) -> PathFitWays:
+    """Return the variant of each path's way, and the nodes on it that sessions may leave out."""
     numbers = columns.variant_number
     keys = [variant_key(columns.nodes[node].node_id for node in path.nodes) for path in columns.paths]
     variant = np.array([numbers.get(key, _NO_VARIANT) for key in keys], dtype=np.int64)

@@ -111,7 +111,7 @@ def select_path(
 
 def _read_selected_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, GraphColumns, int]:
     """Return the workflow and the graph of a path, and the number of the path that represents it."""
-    workflow, number = _find_path(db, tenant, path_id)
+    workflow, number = _find_workflow_and_number_of_path(db, tenant, path_id)
     columns = read_newest_columns(db, GraphScope(tenant, workflow))
     return workflow, columns, columns.paths[number].representative
 
@@ -122,10 +122,10 @@ def workflow_of_path(db: DbSession, *, tenant: Tenant, path_id: str) -> str:
     Raises:
         NotFound: if there is no path of this id in the workspace and mode.
     """
-    return _find_path(db, tenant, path_id)[0]
+    return _find_workflow_and_number_of_path(db, tenant, path_id)[0]
 
 
-def _find_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
+def _find_workflow_and_number_of_path(db: DbSession, tenant: Tenant, path_id: str) -> tuple[str, int]:
     statement = select(GraphPathRow.workflow, GraphPathRow.number).where(
         has_text(GraphPathRow.path_id, path_id), *in_tenant(GraphPathRow, tenant)
     )

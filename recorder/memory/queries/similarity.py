@@ -65,7 +65,7 @@ class SimilarityIndex:
         order = np.lexsort((columns.session_id[rows], -columns.started_ms[rows], is_other, -values))[:limit]
         shared = _SharedNodes(columns, variant)
         return [
-            SimilarRow(other, value, shared.with_variant(self._find_variant_of_row(other)))
+            SimilarRow(other, value, shared.list_nodes_of_variant(self._find_variant_of_row(other)))
             for other, value in zip(rows[order].tolist(), values[order].tolist(), strict=True)
         ]
 
@@ -108,7 +108,7 @@ class SimilarityIndex:
 
 
 def _multiply_vectors(matrix: Any, line: int) -> Floats:
-    """Return the products of every line of a sparse matrix with one of them."""
+    """Return the dot product of every row of a sparse matrix with one of its rows."""
     features = slice(matrix.indptr[line], matrix.indptr[line + 1])
     dense = np.zeros(matrix.shape[1], dtype=np.float32)
     dense[matrix.indices[features]] = matrix.data[features]
@@ -122,14 +122,15 @@ def index_similarity(columns: GraphColumns) -> SimilarityIndex:
 
 
 class _SharedNodes:
-    """The nodes that other variants share with one."""
+    """Nodes that the variants of a graph share with the compared variant."""
 
     def __init__(self, columns: GraphColumns, variant: int) -> None:
         self._columns = columns
         self._own = list(dict.fromkeys(self._list_variant_nodes(variant)))
         self._known: dict[int, tuple[int, ...]] = {}
 
-    def with_variant(self, variant: int) -> tuple[int, ...]:
+    def list_nodes_of_variant(self, variant: int) -> tuple[int, ...]:
+        """Return the nodes that a variant shares with the compared variant."""
         if variant not in self._known:
             others = frozenset(self._list_variant_nodes(variant))
             self._known[variant] = tuple(node for node in self._own if node in others)

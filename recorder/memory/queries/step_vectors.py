@@ -54,7 +54,7 @@ class StepVectors:
 
 
 def step_vectors(columns: GraphColumns) -> StepVectors:
-    """Return the vectors of all variants that sessions take, and maybe more.
+    """Return the step vectors of variants from the graph's cache, which those of new variants extend.
 
     A vector stays as it is until a rebuild, so those of earlier versions are kept. A caller waits while
     another one makes them.

@@ -89,6 +89,7 @@ def _list_nodes_for_success_evidence(columns: GraphColumns) -> Ints:
 
 
 def _list_followed_success_nodes(columns: GraphColumns, successes: Ints, by_node: Ints | Floats) -> Bools:
+    """Return for each node whether most successful sessions that entered it went on to another node."""
     has_nodes = np.diff(columns.variant_start) > 0
     last = columns.variant_nodes[columns.variant_start[1:][has_nodes] - 1]
     ended = np.bincount(last, weights=successes[has_nodes], minlength=len(columns.nodes))

@@ -250,7 +250,7 @@ def _describe_step_target(
     attrs = target.get("attrs") or _NO_MEMBERS
     tag = (target.get("tag") or attrs.get("control_type") or "").lower()
     role = (target.get("role") or find_acted_role(tag, attrs)).lower()
-    identity = _describe_identity(attrs)
+    identity = _describe_element_identity(attrs)
     name = target.get("name") if role in CONTROL_ROLES else None
     given_name = None
     if not (role or tag):
@@ -349,7 +349,8 @@ def _find_name_given_by_action(action: str, event: Mapping[str, Any]) -> str | N
     return name if type(name) is str else None
 
 
-def _describe_identity(attrs: Mapping[str, Any]) -> str:
+def _describe_element_identity(attrs: Mapping[str, Any]) -> str:
+    """Return a text that identifies an element: its test id, else its id or name, else its link."""
     for attribute in TEST_IDS:
         if attrs.get(attribute):
             return f"test={text_template_of(make_action_text_storable(attrs[attribute]))}"

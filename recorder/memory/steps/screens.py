@@ -160,6 +160,7 @@ def bind_screen_frames_to_events(
 
 
 def _make_state_key(source: str, hashes: list[int]) -> str:
+    """Return the state key of a screen: its source and the digest of its hashes."""
     return f"{_PREFIX}{source}{xxhash.xxh64_hexdigest(array('q', hashes).tobytes())}"
 
 

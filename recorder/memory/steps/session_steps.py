@@ -191,6 +191,7 @@ class StepBuilder:
             double.micro_key = hash_texts(double.screen_key, double.action, double.target)
 
     def _is_repeated(self, last: Step, step: Step) -> bool:
+        """Return whether a step is merged into the last one: the same key, or more of the same typing."""
         return (self._collapse and last.micro_key == step.micro_key) or _continues_typing(last, step)
 
 

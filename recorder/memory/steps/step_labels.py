@@ -76,6 +76,7 @@ def make_step_label(action: str, noun: str) -> str:
 
 @lru_cache(maxsize=16_384)
 def _make_label(action: str, noun: str) -> str:
+    """Return the label of a step, such as "Click Save", from its action and the name of its element."""
     verb = _VERBS.get(action)
     if verb is None:
         kind, _, detail = action.partition(":")

@@ -197,6 +197,7 @@ def check_graph_consistency(db: DbSession, scope: GraphScope) -> GraphCheck:
 
 
 def _find_sessions_off_path(db: DbSession, scope: GraphScope, current: list[tuple[str, int]]) -> list[str]:
+    """Return current sessions that are not on exactly one path that still exists."""
     rows = read_graph_rows(db, scope, GraphPathRow.number, where=[col(GraphPathRow.merged_into).is_(None)])
     unmerged = {number for (number,) in rows}
     variant = GraphVariantRow
@@ -221,6 +222,7 @@ def _find_wrong_counters(db: DbSession, scope: GraphScope, taken: Counter[int]) 
 
 
 def _find_unequal_fractions(db: DbSession, scope: GraphScope) -> list[str]:
+    """Return paths whose fractions of outcomes, and workflows whose frequencies, do not add up."""
     head = read_newest_version(db, scope)
     if head is None or not head.version:
         return []

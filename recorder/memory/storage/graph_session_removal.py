@@ -88,7 +88,9 @@ def purge_sessions_from_graph(
     counted = [row.model_dump() for row in rows if row.removed_version is None]
     # By the primary key alone: with the graph's columns SQLite would read all rows of the graph.
     db.exec(delete(path).where(col(path.session_id).in_([row.session_id for row in rows])))
-    anonymous = [{**row, "session_id": new_id("ano"), "started_at": _cut_to_day(row)} for row in counted]
+    anonymous = [
+        {**row, "session_id": new_id("ano"), "started_at": _cut_start_time_to_day(row)} for row in counted
+    ]
     if anonymous:
         db.connection().execute(insert(path), anonymous)
     return add_graph_version(db, scope, head, "purge")
@@ -142,9 +144,9 @@ def _find_names_of_unvisited_nodes(
     rows = db.exec(columns.where(*is_of_named_kind)).all()
     merged_into = {number: into for number, _, into, _ in rows if into is not None}
     return {
-        number: (node_id, _find_representative(merged_into, number))
+        number: (node_id, _resolve_merged_number(merged_into, number))
         for number, node_id, _, label in rows
-        if label and _find_representative(merged_into, number) in unvisited
+        if label and _resolve_merged_number(merged_into, number) in unvisited
     }
 
 
@@ -179,13 +181,13 @@ def _take_visited_nodes(
             return
 
 
-def _find_representative(merged_into: Mapping[int, int], number: int) -> int:
+def _resolve_merged_number(merged_into: Mapping[int, int], number: int) -> int:
     while number in merged_into:
         number = merged_into[number]
     return number
 
 
-def _cut_to_day(row: dict[str, Any]) -> datetime:
+def _cut_start_time_to_day(row: dict[str, Any]) -> datetime:
     started_at: datetime = row["started_at"]
     return datetime.combine(started_at.date(), time(), tzinfo=UTC)
 

@@ -172,7 +172,7 @@ class GraphIndexer:
             wanted = [row for row in present if row.id not in known]
             head = read_newest_version(db, part.scope, lock=True)
             if wanted and head is not None and head.memory_graph:
-                versions[part.scope] = self._write(db, part, wanted, head)
+                versions[part.scope] = self._write_workflow_part(db, part, wanted, head)
         return versions
 
     def take_grown(self) -> list[GraphScope]:
@@ -225,7 +225,10 @@ class GraphIndexer:
         graph = load_graph(db, scope, self._capacity)
         return _HeldGraph(graph, head.version, head.writer), graph
 
-    def _write(self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead) -> int:
+    def _write_workflow_part(
+        self, db: DbSession, part: _WorkflowPart, rows: Sequence[SessionRow], head: GraphHead
+    ) -> int:
+        """Write the changes of a workflow's graph, and prepare them again if sessions changed since."""
         held, change = part.held, part.change
         prepared_ids = {taken.session_id for taken in change.sessions} if change else set()
         is_usable = held is not None and prepared_ids == {row.id for row in rows}

@@ -200,12 +200,12 @@ def _store_rebuilt_graph(
         kind=kind,
         version=version,
         sessions=graph.path_index.sessions,
-        nodes_before=_count_unmerged(recorded.nodes),
-        nodes=_count_unmerged(graph.nodes),
-        nodes_kept=_count_unmerged(graph.nodes[: len(recorded.nodes)]),
-        paths_before=_count_unmerged(recorded.paths),
-        paths=_count_unmerged(graph.paths),
-        paths_kept=_count_unmerged(graph.paths[: len(recorded.paths)]),
+        nodes_before=_count_unmerged_parts(recorded.nodes),
+        nodes=_count_unmerged_parts(graph.nodes),
+        nodes_kept=_count_unmerged_parts(graph.nodes[: len(recorded.nodes)]),
+        paths_before=_count_unmerged_parts(recorded.paths),
+        paths=_count_unmerged_parts(graph.paths),
+        paths_kept=_count_unmerged_parts(graph.paths[: len(recorded.paths)]),
         changed=changed,
     )
 
@@ -220,7 +220,9 @@ class _RebuiltTableRows:
         was = {values[key]: values for values in stored}
         self._added = [values for values in wanted if values[key] not in was]
         self._moved = [
-            values for values in wanted if values[key] in was and _has_changed(values, was[values[key]])
+            values
+            for values in wanted
+            if values[key] in was and _has_rebuilt_row_changed(values, was[values[key]])
         ]
         self._gone = sorted(was.keys() - {values[key] for values in wanted})
 
@@ -233,10 +235,12 @@ class _RebuiltTableRows:
         """Write the rows that are new or changed, and delete those that are gone."""
         made = {**scope_columns(scope), "created_version": version}
         insert_graph_rows(db, self._table, [{**made, **values} for values in self._added])
-        self._execute(db, scope, update(self._table), self._moved)
-        self._execute(db, scope, delete(self._table), [{self._key: key} for key in self._gone])
+        self._execute_for_rows(db, scope, update(self._table), self._moved)
+        self._execute_for_rows(db, scope, delete(self._table), [{self._key: key} for key in self._gone])
 
-    def _execute(self, db: DbSession, scope: GraphScope, statement: Any, rows: list[dict[str, Any]]) -> None:
+    def _execute_for_rows(
+        self, db: DbSession, scope: GraphScope, statement: Any, rows: list[dict[str, Any]]
+    ) -> None:
         if not rows:
             return
         key = col(getattr(self._table, self._key)) == bindparam("which")
@@ -250,7 +254,7 @@ class _RebuiltTableRows:
         )
 
 
-def _has_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
+def _has_rebuilt_row_changed(values: Mapping[str, Any], stored: Mapping[str, Any]) -> bool:
     return any(values[name] != stored[name] for name in values)
 
 
@@ -258,5 +262,5 @@ def _read_rebuilt_table(db: DbSession, scope: GraphScope, table: type[SQLModel])
     return read_graph_rows(db, scope, *graph_table_columns(table))
 
 
-def _count_unmerged(parts: Iterable[Any]) -> int:
+def _count_unmerged_parts(parts: Iterable[Any]) -> int:
     return sum(part.merged_into is None for part in parts)

@@ -214,6 +214,7 @@ def _read_last_sealed_graph_number(db: DbSession, scope: GraphScope) -> int:
 
 
 def _end_pause(db: DbSession, scope: GraphScope, last_seq: int) -> None:
+    """End the open pause of a graph; delete it if nothing was sealed while it lasted."""
     is_open = (*in_scope(GraphPauseRow, scope), col(GraphPauseRow.to_seq).is_(None))
     pause = db.exec(select(GraphPauseRow).where(*is_open)).one_or_none()
     if pause is None:

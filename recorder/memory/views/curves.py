@@ -77,7 +77,7 @@ class Curve:
 def curve_between(layout: PictureGeometry, source: DrawnNode, target: DrawnNode) -> Curve:
     """Return the curve of the edge between two positions."""
     if source is target:
-        return _bend_loop(source)
+        return _make_self_loop_curve(source)
     height = layout.arcs.get((source.node.node_id, target.node.node_id))
     if height is not None:
         return _bend_curve_over(source, target, height)
@@ -138,7 +138,7 @@ def bow_curve_between(source: DrawnNode, target: DrawnNode, height: float, *, go
     return Curve((start, *inner, end), goes_back=goes_back)
 
 
-def _bend_loop(drawn: DrawnNode) -> Curve:
+def _make_self_loop_curve(drawn: DrawnNode) -> Curve:
     start, end = find_rim_point(drawn, 0.6, -0.8), find_rim_point(drawn, -0.6, -0.8)
     inner = ((start[0] + 22, drawn.y - drawn.radius - 52), (end[0] - 22, drawn.y - drawn.radius - 52))
     return Curve((start, *inner, end), goes_back=True)

@@ -74,6 +74,7 @@ def _cut_label_line(line: str, width: float, size: float) -> str:
 
 
 def _measure_character(character: str) -> float:
+    """Return the estimated width of a character of a label, in parts of the font size."""
     if character in _NARROW_LETTERS:
         return _NARROW
     if character in _BROAD_LETTERS:

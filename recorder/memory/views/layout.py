@@ -156,6 +156,7 @@ def _choose_column_between(
 
 
 def _find_layout_column_of_most(ends: Mapping[str, int], wanted: Mapping[str, float]) -> float | None:
+    """Return the wanted column of the neighbour with most sessions, among those that have one."""
     known = [(n, end) for end, n in ends.items() if end in wanted]
     return wanted[max(known)[1]] if known else None
 

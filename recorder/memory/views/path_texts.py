@@ -91,6 +91,7 @@ def _describe_common_path(nodes: Sequence[str], names: Mapping[str, str]) -> str
 
 
 def _describe_deviation(change: PathDeviation, names: Mapping[str, str]) -> str:
+    """Return how a variant deviates from its path: nodes removed and added, and after which node."""
     parts = []
     if change.removed:
         parts.append(f"− {_join_node_labels(change.removed, names)}")

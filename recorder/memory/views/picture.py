@@ -199,10 +199,10 @@ def draw_graph(view: GraphView) -> str:
     body += [draw_node(layout, drawn) for drawn in layout.drawn_nodes.values()]
     body += figures
     points: list[Point] = [(x, y) for curve in curves.values() for x, y in curve.sample().tolist()]
-    return _draw_page(view, layout.view, "".join(body), _bound_drawing(boxes, points))
+    return _draw_page(view, layout.view, "".join(body), _compute_drawing_bounds(boxes, points))
 
 
-def _bound_drawing(boxes: list[Box], points: list[Point]) -> Box:
+def _compute_drawing_bounds(boxes: list[Box], points: list[Point]) -> Box:
     return Box(
         min(*(box.left for box in boxes), *(x for x, _ in points), boxes[0].left),
         min(*(box.top for box in boxes), *(y - 14 for _, y in points), boxes[0].top),
@@ -274,6 +274,7 @@ def _describe_picture(view: GraphView) -> str:
 
 
 def _make_caption(view: GraphView, shown: GraphView) -> str:
+    """Return the line under the picture of a graph: workflow, sessions, nodes and edges shown."""
     total = len(view.nodes) + view.hidden
     nodes = f"{total} nodes" if total == len(shown.nodes) else f"{len(shown.nodes)} of {total} nodes shown"
     edges, drawn = (

@@ -115,7 +115,9 @@ class _Router:
         """Corners of the boxes, a little outside of them, that are in no other box."""
         distance = self._clearance + _CORNER
         left, top, right, bottom = self._boxes.T + np.array([[-1], [-1], [1], [1]]) * distance
-        corners = np.concatenate([np.stack(pair, axis=1) for pair in _list_corners(left, right, top, bottom)])
+        corners = np.concatenate(
+            [np.stack(pair, axis=1) for pair in _list_box_corners(left, right, top, bottom)]
+        )
         return corners[~_are_inside_boxes(corners, self._boxes, self._clearance)]
 
     def _measure_from(self, corner: int) -> Floats:
@@ -174,7 +176,7 @@ def _make_edge_route_box_rows(boxes: Iterable[Box]) -> Floats:
     return np.array([(box.left, box.top, box.right, box.bottom) for box in boxes], dtype=np.float64)
 
 
-def _list_corners(
+def _list_box_corners(
     left: Floats, right: Floats, top: Floats, bottom: Floats
 ) -> Iterable[tuple[Floats, Floats]]:
     return ((x, y) for x in (left, right) for y in (top, bottom))

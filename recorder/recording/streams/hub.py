@@ -86,7 +86,7 @@ class Hub:
         self._is_closed = True
         for reader in self.list_readers():
             reader.cut(Ending.RESTARTING)
-        self._loop.call_later(_LAST_WRITE_S, self._abort_writes)
+        self._loop.call_later(_LAST_WRITE_S, self._abort_all_writes)
 
     async def close(self) -> None:
         """End the streams that are left, and stop the tasks and threads."""
@@ -107,13 +107,13 @@ class Hub:
         """
         read = list(_take_small_batches(batch for batch in batches if batch.session_id in self._feeds))
         if read or self._others is not None:
-            self._schedule({batch.session_id for batch in batches}, read)
+            self._schedule_delivery({batch.session_id for batch in batches}, read)
 
     def touch(self, session_ids: Iterable[str]) -> None:
         """Wake the readers of sessions whose rows were committed; called from any thread."""
         touched = set(session_ids)
         if self._others is not None or not touched.isdisjoint(self._feeds):
-            self._schedule(touched)
+            self._schedule_delivery(touched)
 
     async def open(self, caller: Caller, session_id: str, start: StreamStart) -> Reader | None:
         """Return a reader of a session; None if the stream is over and no message is left to send.
@@ -167,13 +167,14 @@ class Hub:
         if not feed.readers and self._feeds.get(feed.session_id) is feed:
             del self._feeds[feed.session_id]
 
-    def _schedule(self, session_ids: set[str], batches: Collection[EventBatch] = ()) -> None:
+    def _schedule_delivery(self, session_ids: set[str], batches: Collection[EventBatch] = ()) -> None:
         if self._is_closed:
             return
         with suppress(RuntimeError):  # the loop has closed, so no reader is left
             self._loop.call_soon_threadsafe(self._deliver_batches, session_ids, batches)
 
     def _deliver_batches(self, session_ids: set[str], batches: Collection[EventBatch] = ()) -> None:
+        """Pass stored batches to the feeds of their sessions, and wake the feeds of all others named."""
         delivered = {batch.session_id for batch in batches if self._deliver_batch(batch)}
         self._wake_feeds(session_ids - delivered)
         if self._others is not None:
@@ -202,7 +203,7 @@ class Hub:
         """Poll the sessions that were woken, and all sessions once in `poll_s`."""
         poll_at = key_check_at = time.monotonic() + self.times.poll_s
         while True:
-            await self._wait_until(poll_at)
+            await self._wait_until_woken(poll_at)
             now = time.monotonic()
             woken, self._woken = self._woken, set()
             if now >= poll_at:
@@ -219,7 +220,8 @@ class Hub:
                 log.error("streams were not read", exc_info=error)
             await asyncio.sleep(0 if has_more else _GATHER_S)
 
-    async def _wait_until(self, moment: float) -> None:
+    async def _wait_until_woken(self, moment: float) -> None:
+        """Wait until a feed is woken, at most until this moment."""
         try:
             async with asyncio.timeout(max(0.0, moment - time.monotonic())):
                 await self._is_woken.wait()
@@ -243,7 +245,7 @@ class Hub:
         return bool(unfinished)
 
     async def _poll_sessions(self, positions: dict[str, int]) -> dict[str, SessionAdvance]:
-        """Read the new rows of some sessions; the streams of one that cannot be read end, no other waits."""
+        """Read new rows of sessions; if a session cannot be read, its streams end and no others wait."""
         work = partial(poll_session_advances, positions=positions)
         try:
             return await self._run_transaction(work, self._poll_thread)
@@ -272,27 +274,30 @@ class Hub:
 
     async def _read_after(self, workspace_id: str, session_id: str, position: int) -> SessionAdvance:
         """Read the messages after a position that the feed no longer holds; workspaces take turns."""
-        read = partial(self._transact, lambda db: poll_session_advances(db, {session_id: position}))
+        read = partial(
+            self._read_in_transaction, lambda db: poll_session_advances(db, {session_id: position})
+        )
         advances: Mapping[str, SessionAdvance] = await self._whole_reads.run(workspace_id, read)
         return advances[session_id]
 
     async def _run_transaction(
         self, work: Callable[[DbSession], _Result], threads: ThreadPoolExecutor | None = None
     ) -> _Result:
-        return await self._loop.run_in_executor(threads or self._threads, self._transact, work)
+        return await self._loop.run_in_executor(threads or self._threads, self._read_in_transaction, work)
 
-    def _transact(self, work: Callable[[DbSession], _Result]) -> _Result:
+    def _read_in_transaction(self, work: Callable[[DbSession], _Result]) -> _Result:
         with self._runtime.database.transaction(write=False) as db:
             return work(db)
 
     async def _tick_repeatedly(self) -> None:
+        """Have each reader send keep-alives and cut slow clients, about once a second."""
         while True:
             await asyncio.sleep(min(1.0, self.times.keep_alive_s / 4, self.times.slow_s / 4))
             now = time.monotonic()
             for reader in self.list_readers():
                 reader.tick(now, keep_alive_s=self.times.keep_alive_s, slow_s=self.times.slow_s)
 
-    def _abort_writes(self) -> None:
+    def _abort_all_writes(self) -> None:
         for reader in self.list_readers():
             reader.abort_write()
 

@@ -122,7 +122,7 @@ def cut_messages_into_segments(messages: Sequence[Message]) -> Iterator[StreamSe
 
 
 def join_segments(segments: Sequence[StreamSegment]) -> StreamSegment:
-    """Return one segment made of consecutive ones, to be written at once."""
+    """Return consecutive segments joined to one segment, which is written at once."""
     if len(segments) == 1:
         return segments[0]
     messages = [item for segment in segments for item in segment.messages]

@@ -56,7 +56,7 @@ class Ending(Enum):
 
 
 class ReaderFeed:
-    """Latest messages of one session, shared by its readers."""
+    """Latest segments of the stream of one session, shared by its readers."""
 
     def __init__(self, session_id: str, position: int, *, is_sealed: bool) -> None:
         self.session_id = session_id
@@ -69,7 +69,7 @@ class ReaderFeed:
         self._end: StreamSegment | None = None
 
     def add(self, segments: Iterable[StreamSegment]) -> None:
-        """Append messages that follow the feed's position."""
+        """Append segments of the stream that follow the feed's position."""
         for segment in segments:
             self._latest.append(segment)
             self._latest_bytes += segment.size
@@ -79,7 +79,7 @@ class ReaderFeed:
         self._end = None
 
     def apply(self, advance: SessionAdvance) -> None:
-        """Append the messages that a poll read, and wake the readers."""
+        """Append the segments that a poll read, and wake the readers."""
         fresh = [segment.after(self.position) for segment in advance.segments if segment.last > self.position]
         self.add(fresh)
         self._is_sealed = advance.is_sealed and not advance.has_more
@@ -196,7 +196,7 @@ class Reader:
             if self._replay is not None and not self._backlog:
                 await self._read_replay(self._replay)
                 continue
-            segment = self._take_next()
+            segment = self._take_next_segment()
             if segment is not None:
                 self._given_at = self._writes_since = time.monotonic()
                 return segment
@@ -238,7 +238,7 @@ class Reader:
         if self._writes_since is not None:
             abort()
 
-    def _take_next(self) -> StreamSegment | None:
+    def _take_next_segment(self) -> StreamSegment | None:
         if self._backlog:
             segment = self._backlog.popleft()
             self.position = segment.last
@@ -261,6 +261,7 @@ class Reader:
         return self.position < self.feed.position and not self.feed.holds(self.position)
 
     async def _catch_up(self) -> None:
+        """Read the segments that the feed no longer holds into the reader's backlog."""
         try:
             advance = await self._read_after(self.feed.session_id, self.position)
         except Unavailable:
@@ -271,6 +272,7 @@ class Reader:
             self.cut(Ending.DELETED)
 
     async def _read_replay(self, replay: ReadReplay) -> None:
+        """Read the next segments of what was recorded before the stream began."""
         try:
             segments = await replay()
         except Unavailable:

@@ -149,7 +149,7 @@ class DryComputation:
     def _yield_group(self, computed: list[ComputedReplay]) -> Generator[list[ComputedReplay], None, None]:
         """Yield groups of replays that are to be stored together, and remove them; add that time to turns."""
         while computed:
-            counts = accumulate(_count_steps(entry) for entry in computed)
+            counts = accumulate(_count_replayed_steps(entry) for entry in computed)
             fitting = max(1, sum(count <= _STEPS_STORED_TOGETHER for count in counts))
             group = computed[:fitting]
             del computed[:fitting]
@@ -233,5 +233,5 @@ class DryComputation:
             process.end()
 
 
-def _count_steps(entry: ComputedReplay) -> int:
+def _count_replayed_steps(entry: ComputedReplay) -> int:
     return len(entry.outcome.steps) if isinstance(entry.outcome, DryResult) else 0

@@ -131,6 +131,7 @@ def _replay_task(task: DryTask) -> DryResult:
 def _open_comparison(
     against: RecordingMessage | GraphMessage | None, blobs: Blobs
 ) -> RecordedSession | ComparedGraph | None:
+    """Return the session or graph that a dry replay is compared with; None if it names none."""
     if isinstance(against, GraphMessage):
         shares = {(source, target): share for source, target, share in against.edges}
         return ComparedGraph(against.node_of, shares, against.labels)

@@ -98,6 +98,7 @@ def copy_cached_results(
 
 
 def _has_repeatable_result(row: ReplayRow) -> bool:
+    """Return whether a replay's result depends on recordings alone: on no person, graph or search."""
     against, anchor = row.spec["against"] or {}, row.spec["anchor"] or {}
     is_decided = row.kind == "guided" or row.spec["policy"]["on_divergence"] == "ask"
     return not is_decided and "auto" not in anchor and not {"graph", "path_id"} & against.keys()

@@ -114,11 +114,12 @@ class _RecordingSnapshotReader:
         except Exception as error:  # clients of stores raise errors of many kinds
             raise Unavailable("The blob store") from error
         if packed != self._last[0]:
-            self._last = packed, _unpack(packed)
+            self._last = packed, _unpack_snapshot(packed)
         return self._last[1]
 
 
-def _unpack(packed: bytes) -> Mapping[str, Any] | None:
+def _unpack_snapshot(packed: bytes) -> Mapping[str, Any] | None:
+    """Return a packed snapshot as a value; None if it is larger than a snapshot may be."""
     try:
         size = zstandard.get_frame_parameters(packed).content_size
     except zstandard.ZstdError as error:
@@ -127,10 +128,10 @@ def _unpack(packed: bytes) -> Mapping[str, Any] | None:
         raise Unavailable("The blob store")
     if size > limits.DOM_BYTES:
         return None
-    return _decode_shared(packed) if size <= _SHARED_BYTES else _decode(packed)
+    return _decode_shared(packed) if size <= _SHARED_BYTES else _decode_packed_snapshot(packed)
 
 
-def _decode(packed: bytes) -> Mapping[str, Any] | None:
+def _decode_packed_snapshot(packed: bytes) -> Mapping[str, Any] | None:
     try:
         value = orjson.loads(zstandard.ZstdDecompressor().decompress(packed))
     except (zstandard.ZstdError, orjson.JSONDecodeError) as error:
@@ -139,4 +140,4 @@ def _decode(packed: bytes) -> Mapping[str, Any] | None:
 
 
 #: Sessions of a workflow come to the same pages: an equal snapshot is the same object, with one tree.
-_decode_shared = lru_cache(maxsize=_SHARED_SNAPSHOTS)(_decode)
+_decode_shared = lru_cache(maxsize=_SHARED_SNAPSHOTS)(_decode_packed_snapshot)

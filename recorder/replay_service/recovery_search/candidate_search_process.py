@@ -77,7 +77,7 @@ class SearchReply(msgspec.Struct):
 
 def serve_candidate_searches(memory_bytes: int) -> None:
     """Search for what standard input names, until it ends."""
-    serve_limited_process(_answer_search, memory_bytes)
+    serve_limited_process(_answer_candidate_search, memory_bytes)
 
 
 def serve_long_candidate_search(memory_bytes: int) -> None:
@@ -103,7 +103,7 @@ class SearchProcess(TaskProcess[SearchTask, SearchReply]):
         return reply
 
 
-def _answer_search(message: bytes) -> bytes:
+def _answer_candidate_search(message: bytes) -> bytes:
     task = msgspec.json.decode(message, type=SearchTask)
     try:
         reply = SearchReply(_search_candidates(task))

@@ -145,7 +145,7 @@ class CandidateSearches:
             self._store(held, current, SearchReply(error="the run ended during each search"))
             return True
         try:
-            task = self._make_task(current)
+            task = self._make_search_task(current)
         except NotFound:
             return True  # deleted in between: the purge of the session removes the row
         except ValidationFailed as error:
@@ -158,7 +158,7 @@ class CandidateSearches:
     def _begin_long(self, row: SearchedRow) -> Generator[SearchReply | None, None, None]:
         """Search in a process of its own; yield None until there is a reply."""
         try:
-            task = self._make_task(row)
+            task = self._make_search_task(row)
         except NotFound:
             yield SearchReply(is_gone=True)
             return
@@ -171,7 +171,7 @@ class CandidateSearches:
         finally:
             process.end()
 
-    def _make_task(self, row: SearchedRow) -> SearchTask:
+    def _make_search_task(self, row: SearchedRow) -> SearchTask:
         settings = self._runtime.settings
         with self._runtime.database.transaction(write=False) as db:
             session = find_session(db, row.tenant, row.session_id)
@@ -219,6 +219,7 @@ class CandidateSearches:
             self._store_anchor(held, row, reply)
 
     def _store_recovery(self, held: HeldLease, row: RecoveryRow, reply: SearchReply) -> None:
+        """Continue a recovery with the found candidates, or end it as failed."""
         if reply.candidates is not None:
             ended = continue_recovery(self._runtime, held, row, candidates=reply.candidates)
         else:
@@ -228,6 +229,7 @@ class CandidateSearches:
         self._report.count_recovery(ended)
 
     def _store_anchor(self, held: HeldLease, row: ReplayRow, reply: SearchReply) -> None:
+        """Store the best candidate as the anchor of a replay, or end the replay without one."""
         points = [point for point in reply.candidates or () if point["event_id"] is not None]
         with held.transaction(self._runtime.database) as db:
             current = lock_open_replays(db, [row]).get(row.id)

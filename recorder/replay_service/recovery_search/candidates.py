@@ -201,6 +201,7 @@ def _list_candidate_acts(runtime: Runtime, session: SessionRow, until_ms: int) -
 
 
 def _describe_candidate(acts: Sequence[_Act], counted: _CountedNode) -> RecoveryCandidate:
+    """Return a node that the failed session passed as a candidate from which to recover."""
     passed, step = counted.passed, counted.step
     position = EventPosition(passed.entered_ms or 0, "" if step is None else step.event_id)
     repeated = 0
@@ -255,6 +256,7 @@ class _SuffixReader:
         return None
 
     def _read_suffix(self, session_id: str, event_id: str) -> _Suffix | None:
+        """Return the part of a session from an event to its success, with its replayability."""
         recording = self._read_donor_recording(session_id)
         positions = [EventPosition(event["t_ms"], event["id"]) for event in recording.events]
         anchor = next((position for position in positions if position.event_id == event_id), None)

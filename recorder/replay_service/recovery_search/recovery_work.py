@@ -60,7 +60,7 @@ def list_due_recoveries(
 
 def list_recoveries_without_attempt(db: DbSession) -> list[str]:
     """Return ids of open recoveries whose attempt counts as under way and is not, the first ones."""
-    stuck = select(RecoveryRow.id).where(*_make_stuck_conditions()).order_by(col(RecoveryRow.id))
+    stuck = select(RecoveryRow.id).where(*_make_stuck_recovery_conditions()).order_by(col(RecoveryRow.id))
     return list(db.exec(stuck.limit(_RELEASED_AT_ONCE)))
 
 
@@ -69,11 +69,12 @@ def release_recoveries_without_attempt(db: DbSession, recovery_ids: Collection[s
 
     It covers attempts whose end was stored while another transaction held their recovery, and failed later.
     """
-    stuck = (col(RecoveryRow.id).in_(recovery_ids), *_make_stuck_conditions())
+    stuck = (col(RecoveryRow.id).in_(recovery_ids), *_make_stuck_recovery_conditions())
     db.exec(update(RecoveryRow).where(*stuck).values(attempt_is_open=False))
 
 
-def _make_stuck_conditions() -> list[Any]:
+def _make_stuck_recovery_conditions() -> list[Any]:
+    """Return SQL conditions of open recoveries whose attempt counts as open, though its replay has ended."""
     attempt = exists().where(col(ReplayRow.cause) == RecoveryRow.id, col(ReplayRow.finished_at).is_(None))
     return [col(RecoveryRow.finished_at).is_(None), col(RecoveryRow.attempt_is_open), ~attempt]
 

@@ -52,14 +52,14 @@ class StoredObjects(msgspec.Struct, rename="camel"):
 
 
 class StoredDatabase(msgspec.Struct):
-    """A database of an origin."""
+    """IndexedDB database of an origin in a stored browser state."""
 
     name: str
     version: int
     stores: list[StoredObjects]
 
     def list_values(self) -> Iterator[Any]:
-        """Yield keys and values of the records."""
+        """Yield the keys and values of the records in a stored IndexedDB database."""
         for store in self.stores:
             for record in store.records:
                 for value in (record.key, record.key_encoded, record.value, record.value_encoded):
