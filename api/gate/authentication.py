@@ -34,6 +34,8 @@ _FRESH_S = 2.0
 #: A key that keeps trying an endpoint has one audit entry in this long: it must not fill the log.
 _DENIAL_REPEAT_S = 60.0
 _DENIALS_KEPT = 10_000
+#: Entries of one workspace in that time: it may have any number of keys.
+_DENIALS_OF_WORKSPACE = 100
 #: Entries that are written at a time; a workspace alone has one of them, and workspaces that wait take turns.
 _DENIALS_WRITTEN = 2
 
@@ -236,6 +238,9 @@ class ScopeDenialAudit:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self._recorded: TTLCache[tuple[str, Endpoint], bool] = TTLCache(_DENIALS_KEPT, _DENIAL_REPEAT_S)
+        #: Entries of each workspace since a time.
+        self._counts: Counter[str] = Counter()
+        self._counted_since = time.monotonic()
         # A workspace alone writes one at a time, in threads of their own: denied requests are under no limit,
         # and on SQLite each waits for the other writers.
         self._slots = FairSlots(_DENIALS_WRITTEN)
@@ -245,9 +250,8 @@ class ScopeDenialAudit:
         """Record that the caller of a request lacks its scope; a failure does not change the answer."""
         state = scope["state"]
         caller, endpoint = state["caller"], state["endpoint"]
-        if caller is None or endpoint is None or (caller.key_id, endpoint) in self._recorded:
+        if caller is None or endpoint is None or not self._count_entry(caller, endpoint):
             return
-        self._recorded[caller.key_id, endpoint] = True
         origin = Origin(
             caller.workspace_id,
             "key",
@@ -262,6 +266,21 @@ class ScopeDenialAudit:
                 await anyio.to_thread.run_sync(write, limiter=self._threads)
         except Unavailable:
             log.error("a denied request was not recorded: the database does not answer")
+
+    def _count_entry(self, caller: Caller, endpoint: Endpoint) -> bool:
+        """Return whether a denial gets an entry, and count it.
+
+        The first one of a key and endpoint in a minute has one, up to a limit for the workspace.
+        """
+        if time.monotonic() - self._counted_since >= _DENIAL_REPEAT_S:
+            self._counts.clear()
+            self._counted_since = time.monotonic()
+        is_full = self._counts[caller.workspace_id] >= _DENIALS_OF_WORKSPACE
+        if is_full or (caller.key_id, endpoint) in self._recorded:
+            return False
+        self._recorded[caller.key_id, endpoint] = True
+        self._counts[caller.workspace_id] += 1
+        return True
 
     def _record_denied_call(
         self, origin: Origin, caller: Caller, endpoint: Endpoint, error: InsufficientScope

@@ -232,6 +232,20 @@ def test_what_a_key_may_not_is_recorded_once_a_minute(service: Service, caller: 
     assert recorded[0]["request_id"].startswith("req_")
 
 
+def test_the_keys_of_a_workspace_do_not_fill_its_log_with_refusals(service: Service, caller: Caller) -> None:
+    workspace_id = caller.key.workspace_id
+    readers = [service.make_caller(workspace_id=workspace_id, scope="read") for _ in range(27)]
+    for reader in readers:
+        for address in ("/v1/sessions", "/v1/exports", "/v1/replays", "/v1/webhooks"):
+            assert reader.post(address, {}).status_code == 403
+    entries = caller.get(f"{AUDIT}?limit=200").json()["data"]
+    assert len([entry for entry in entries if entry["outcome"] == "refused"]) == 100
+    other = service.make_caller()
+    reader = service.make_caller(workspace_id=other.key.workspace_id, scope="read")
+    assert reader.get(AUDIT).status_code == 403
+    assert len(refusals(other)) == 1
+
+
 def test_who_has_no_key_leaves_no_entry(service: Service, caller: Caller) -> None:
     assert service.client.get(AUDIT).status_code == 401
     assert listed(caller) == []
