@@ -77,7 +77,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def http_status_of(error: RecorderError) -> int:
-    """Return the HTTP status of an error."""
+    """Return the HTTP status of the answer to an error of the service."""
     return next(_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS)
 
 

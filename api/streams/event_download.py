@@ -118,7 +118,7 @@ class EventDownload(PortionedDownload):
         )
 
     def begin(self) -> bytes:
-        """Return what the format begins with."""
+        """Return the bytes before the first event: the schema of an Arrow stream, nothing for NDJSON."""
         return self._format.begin()
 
     def read_portion(self) -> bytes | None:

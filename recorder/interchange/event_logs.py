@@ -104,7 +104,7 @@ class DirectlyFollows(TypedDict):
 
 
 def directly_follows(aggregate: LogAggregate) -> DirectlyFollows:
-    """Return the graph of a log, most frequent first."""
+    """Return the edges of a log's directly-follows graph, most frequent first."""
     edges = aggregate.edges
     begins, ends = pl.col("source").is_null(), pl.col("target").is_null()
     return {

@@ -210,7 +210,7 @@ class StepExecutor:
         return shown is not None and shown == self._name_element(scene)
 
     def _name_element(self, scene: StepScene) -> str | None:
-        """Return the name of the element of the last reading of the page; None without one."""
+        """Return the accessible name of the element that a step resolved to; None without an element."""
         if scene.element is None:
             return None
         name: str | None = self.browser.call("name_element", index=scene.element.index)["name"]

@@ -277,7 +277,7 @@ class DigestScheduler:
             self._release_tasks(submission.items.popleft().tasks)
 
     def _release_tasks(self, tasks: list[DigestSubmissionTask]) -> None:
-        """Queue again the tasks that waited for a digest which these tasks no longer compute."""
+        """Queue again the tasks that waited for digests of these tasks, which will not compute them."""
         for task in tasks:
             if task.is_owner and task.key is not None:
                 task.is_owner = False

@@ -122,7 +122,7 @@ class BackupStore:
                 return
 
     def has_parts(self, parts: Iterable[str]) -> bool:
-        """Return whether parts are stored."""
+        """Return whether all of these parts are stored."""
         return all(part in self._list_present_parts() for part in parts)
 
     def require_parts(self, parts: Collection[str]) -> None:

@@ -127,7 +127,7 @@ class GraphColumns(GraphStructure):
         return self.derive("anonymous rows", _find_anonymous_rows)
 
     def current(self) -> Bools:
-        """Return the rows of sessions that are in the graph."""
+        """Return for each row whether its session is in the graph now."""
         return self.removed > self.version
 
     def derive(self, name: str, make: Callable[["GraphColumns"], Made]) -> Made:

@@ -85,7 +85,7 @@ class Network:
         return tuple(reversed([node for node in self._climb(END) if node not in (START, END)]))
 
     def skips_required(self, node: str, next_node: str) -> bool:
-        """Return whether all successes reach `next_node` through a node that is not before `node`."""
+        """Return whether going from `node` to `next_node` leaves out a node that every success passes."""
         needed = self._dominators.get(next_node, START)
         if needed in (START, node) or node not in self._dominators:
             return needed not in (START, node)

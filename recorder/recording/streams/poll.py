@@ -132,7 +132,7 @@ def _poll_session_states(db: DbSession, positions: Mapping[str, int]) -> Iterabl
 def _poll_session_messages(
     db: DbSession, unread: list[_PolledSession]
 ) -> Iterator[tuple[_PolledSession, list[Message]]]:
-    """Yield the sessions with their messages, by position; most sessions have only got events."""
+    """Yield each session that has unread rows, with its messages in the order of their positions."""
     if not unread:
         return
     messages, unread = _poll_event_messages(db, unread)

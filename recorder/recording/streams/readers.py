@@ -291,7 +291,7 @@ class Reader:
 
 
 def _ignore_abort() -> None:
-    """Do nothing: no task writes."""
+    """Do nothing: no task writes to the client now."""
 
 
 def find_refused_reader_keys(db: DbSession, key_ids: Collection[str]) -> dict[str, Ending]:

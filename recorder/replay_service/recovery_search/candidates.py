@@ -193,7 +193,7 @@ def _read_candidate_tag_times(
 
 
 def _list_candidate_acts(runtime: Runtime, session: SessionRow, until_ms: int) -> list[_Act]:
-    """Return the actions of a session up to a time, in order."""
+    """Return the actions of the failed session up to a time, in order."""
     recording = open_recording_message(read_recording(runtime, session), runtime.blobs)
     consequential = list_consequential(recording)
     acts = [step.event for step in list_recorded_steps(recording) if step.event["t_ms"] <= until_ms]
