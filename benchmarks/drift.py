@@ -146,19 +146,43 @@ def _try_change(stream: Stream, kind: Kind, how: How, seed: int) -> _Outcome | N
     planted = plant_change(sample, kind, how, at=_CHANGE, seed=seed, is_eligible=is_eligible)
     if planted is None:
         return None
-    alarms = [alarm for alarm in judge(planted.sample).alarms if alarm.position >= _CHANGE]
+    # What the same sessions give without the change is a false alarm and counted as such: it is no report.
+    besides = _describe_alarms(sample, plain)
+    check = judge(planted.sample)
+    alarms = [
+        alarm
+        for alarm, described in zip(check.alarms, _describe_alarms(planted.sample, check), strict=True)
+        if alarm.position >= _CHANGE and described not in besides
+    ]
     delay = alarms[0].position + 1 - _CHANGE if alarms else None
     return _Outcome(len(alarms), delay, least_delay(planted.share, how, watched))
+
+
+def _describe_alarms(sample: Sample, check: TermCheck) -> list[tuple[object, ...]]:
+    """Return kind and subject of each alarm, as another sample has them too: a path by its nodes."""
+    history = sample.history()
+    described: list[tuple[object, ...]] = []
+    for alarm in check.alarms:
+        subject = history.subjects.describe(alarm.subject)
+        key = subject.key
+        if subject.kind == "path":
+            key = history.subjects.nodes_of_variant(
+                int(history.subjects.variants_with(alarm.subject).argmax())
+            )
+        described.append((alarm.kind, subject.kind, key))
+    return described
 
 
 def least_delay(share: float, how: How, watched: int) -> int:
     """Return after how many sessions a change can be known, if false alarms are as rare as the goal asks.
 
     The log-likelihood ratio of two rates, before and after, against one must reach ln(watched · run length):
-    no test has more than the sessions. Falls need ten misses in any case.
+    no test has more than the sessions. Falls need ten misses in any case, which take as many sessions more as
+    the subject still comes.
     """
     after = {"stopped": 0.0, "halved": share / 2, "new": NEW_SHARE}[how]
-    needed, sessions = math.log(watched * _RUN_LENGTH), 2 if how == "new" else _RULES.least_misses
+    needed = math.log(watched * _RUN_LENGTH)
+    sessions = 2 if how == "new" else math.ceil(_RULES.least_misses / (1 - after))
     while sessions < _SESSIONS and _log_ratio(share, after, sessions) < needed:
         sessions += 1
     return sessions

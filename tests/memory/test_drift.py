@@ -67,11 +67,11 @@ def test_a_new_node_is_told_of_with_all_that_explains_it(story: Story) -> None:
     data, window = event.data, event.data["window"]
     assert event.type == NEW_NODE and data["graph_version"] == 1
     assert data["node"] == {"node_id": event.subject_id, "label": "Click n", "kind": "click"}
-    assert (window["seen"], window["needed"], window["sessions"]) == (11, 11, 33)
+    assert (window["seen"], window["needed"], window["sessions"]) == (13, 13, 39)
     assert (data["baseline"]["sessions"], data["baseline"]["seen"]) == (100, 0)
     assert data["baseline"]["since"] == "2026-05-01T08:00:00.000Z"
     assert window["explanation"].startswith(
-        "11 of the last 33 sessions went through this node, none of the 100"
+        "13 of the last 39 sessions went through this node, none of the 100"
     )
 
 

@@ -24,7 +24,7 @@ from recorder.memory.graph.paths import NO_PATH
 from tests.support.drift_histories import at_days, make_history, number_of
 
 RULES = DriftRules()
-#: Two paths in turn for a full baseline: after it 17 misses of one are an alarm.
+#: Two paths in turn for a full baseline: after it 18 misses of one are an alarm.
 BASELINE = "ab" * 250
 TERM = Term(0, 500, 500, known=500)
 
@@ -69,8 +69,8 @@ def needed_for(history: History, letter: str) -> int:
 def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
     history = make_history(BASELINE + "a" * 100)
     needed = needed_for(history, "b")
-    # Of a rate known to be ½ it were ln(2 · 100,000 · ½) / ln 2 = 16.6.
-    assert needed == 17
+    # Of a rate known to be ½ it were ln(2 · 160,000 · ½) / ln 2 = 17.3.
+    assert needed == 18
     [alarm] = alarms_of(history)
     assert isinstance(alarm, Fall)
     assert (alarm.position, len(alarm.window), alarm.watch.frequency) == (500 + needed - 1, needed, 0.5)
@@ -80,7 +80,7 @@ def test_a_path_is_gone_with_the_last_miss_that_is_needed() -> None:
 def test_the_same_is_not_told_again_until_the_path_has_come_back() -> None:
     letters = BASELINE + "a" * 100 + "bb" + "a" * 100 + "b" * 10 + "a" * 100
     # Two sightings are no return, ten in a row are, and the misses after them another alarm.
-    assert told(alarms_of(make_history(letters))) == [("b", 516), ("b", 712 + 16)]
+    assert told(alarms_of(make_history(letters))) == [("b", 517), ("b", 712 + 17)]
 
 
 def test_a_path_that_all_take_has_not_stopped_with_a_handful_of_misses() -> None:
@@ -90,7 +90,7 @@ def test_a_path_that_all_take_has_not_stopped_with_a_handful_of_misses() -> None
 
 def test_work_that_replaces_other_work_is_one_alarm() -> None:
     # The sessions of `b` are all of what `a` lost.
-    assert told(alarms_of(make_history("a" * 500 + "ab" * 100))) == [("B", 507)]
+    assert told(alarms_of(make_history("a" * 500 + "ab" * 100))) == [("B", 509)]
 
 
 def test_a_rate_that_drops_is_told_once_with_both_rates() -> None:
@@ -144,18 +144,18 @@ def test_recordings_of_the_past_are_neither_misses_nor_sightings() -> None:
     began = [index * 3_600_000 for index in range(500)]
     assert alarms_of(make_history(BASELINE + "a" * 100, started_ms=began + past)) == []
     # Nor do they bring a path back that is missing now.
-    now = [began[-1] + index * 3_600_000 for index in range(1, 18)]
-    letters = BASELINE + "a" * 16 + "b" * 50 + "a"
-    history = make_history(letters, started_ms=began + now[:16] + past[:50] + now[16:])
-    assert told(alarms_of(history)) == [("b", 566)]
+    now = [began[-1] + index * 3_600_000 for index in range(1, 19)]
+    letters = BASELINE + "a" * 17 + "b" * 50 + "a"
+    history = make_history(letters, started_ms=began + now[:17] + past[:50] + now[17:])
+    assert told(alarms_of(history)) == [("b", 567)]
 
 
 def test_a_new_node_is_told_of_once_it_comes_too_often_to_be_rare() -> None:
     letters = BASELINE + "abababababababababan" * 30
     alarms = [alarm for alarm in alarms_of(make_history(letters)) if isinstance(alarm, Growth)]
     [alarm] = alarms
-    # N = 500, no node seen but once: four sightings of a hundred are needed.
-    assert (letter_of(alarm), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 4, 579, 4)
+    # N = 500, no node seen but once: five sightings of a hundred are needed.
+    assert (letter_of(alarm), alarm.needed, alarm.position, len(alarm.sightings)) == ("n", 5, 599, 5)
     assert (alarm.baseline_start, alarm.baseline, alarm.window_start) == (0, 500, 500)
 
 
@@ -208,7 +208,7 @@ def test_a_first_look_at_a_long_history_leaves_its_past_alone() -> None:
 def test_a_first_look_finds_what_happened_in_the_term_behind_the_first_full_baseline() -> None:
     history = make_history(BASELINE + "ab" * 250 + "a" * 1_500)
     alarms = [alarm for check in detect_alarms(history, DetectorState(), RULES) for alarm in check.alarms]
-    assert (len(history), told(alarms)) == (2_500, [("b", 1_016)])
+    assert (len(history), told(alarms)) == (2_500, [("b", 1_017)])
 
 
 def test_paths_that_became_common_later_are_watched_by_later_terms() -> None:

@@ -90,7 +90,7 @@ def _detect_term_alarms(history: History, state: DetectorState, term: Term, rule
         is_explained = (
             is_fall_explained(history, alarm, changes.values(), rules)
             if isinstance(alarm, Fall)
-            else is_growth_explained(history, alarm, changes.values(), watched, rules)
+            else is_growth_explained(history, alarm, changes.values())
         )
         reported_before = _list_reported(changes)
         changes[alarm.subject] = alarm.as_change(is_reported=not is_explained)
@@ -130,7 +130,7 @@ def _find_candidate_alarms(
         besides = leave_out_explained_sessions(history, watch, changes.values(), rules)
         alarms += find_falls(history, watch, besides, begin=begin, end=end, fallen=fallen, rules=rules)
     known = {*reported, *(change.subject for change in changes.values() if change.rose)}
-    alarms += find_growth(history, term, begin=begin, end=end, known=known, rules=rules)
+    alarms += find_growth(history, term, watched, begin=begin, end=end, known=known, rules=rules)
     return sorted(alarms, key=lambda alarm: report_order_of(history, alarm.as_change(is_reported=True)))
 
 

@@ -38,10 +38,23 @@ class DriftSubjects:
     starts: Ints
     variants: Ints
     owner: Ints
-    variant_count: int
+    #: The nodes of variant i are `variant_nodes[variant_start[i]:variant_start[i + 1]]`, in their order.
+    variant_start: Ints
+    variant_nodes: Ints
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    @property
+    def variant_count(self) -> int:
+        """Return the number of variants."""
+        return len(self.variant_start) - 1
+
+    def nodes_of_variant(self, variant: int) -> tuple[int, ...]:
+        """Return the nodes of a variant in their order."""
+        return tuple(
+            self.variant_nodes[self.variant_start[variant] : self.variant_start[variant + 1]].tolist()
+        )
 
     def describe(self, number: int) -> DriftSubject:
         """Return the subject with this number."""
@@ -117,7 +130,8 @@ def list_drift_subjects(variant_path: Ints, variant_start: Ints, variant_nodes: 
         starts=np.append(starts, len(kind)),
         variants=variants,
         owner=np.cumsum(is_first) - 1,
-        variant_count=count,
+        variant_start=variant_start,
+        variant_nodes=variant_nodes,
     )
 
 

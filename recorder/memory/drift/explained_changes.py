@@ -7,17 +7,16 @@ left out makes an edge around it, new work makes all other work rarer. One alarm
 from collections.abc import Collection
 
 from recorder.memory.drift.changes import NoticedChange
-from recorder.memory.drift.drift_subjects import NODE
-from recorder.memory.drift.falls import Fall, measure_strength_of_fall
+from recorder.memory.drift.drift_subjects import NODE, DriftSubject
+from recorder.memory.drift.falls import Fall
 from recorder.memory.drift.growth import Growth
 from recorder.memory.drift.history import History
+from recorder.memory.drift.left_out_nodes import KnownWays
 from recorder.memory.drift.thresholds import DriftRules
 from recorder.memory.drift.watched_subjects import SubjectWatch, watch_without_subjects
 
 #: Share of the sessions of the rarer of two subjects from which on they change together.
 _SHARED = 0.5
-#: A node that a new edge bypasses is expected to raise an alarm from this share of its evidence on.
-_SUSPICION = 0.4
 
 
 def is_fall_explained(
@@ -36,9 +35,12 @@ def is_fall_explained(
             and _is_explained_by_neighbourhood(history, fall.subject, other.subject)
         ):
             return True
-        is_together = not other.rose and since <= other.position + rules.window
+        is_together = since <= other.position + rules.window
+        if is_together and other.rose and other.is_reported and _is_taken_along(history, watch, other):
+            return True
         if (
             is_together
+            and not other.rose
             and _measure_overlap(history, fall.subject, other.subject, watch.start, watch.end) >= _SHARED
         ):
             return True
@@ -63,38 +65,54 @@ def leave_out_explained_sessions(
     return watch_without_subjects(history, watch, tuple(sorted(reported)), rules)
 
 
-def is_growth_explained(
-    history: History,
-    growth: Growth,
-    changes: Collection[NoticedChange],
-    watches: list[SubjectWatch],
-    rules: DriftRules,
-) -> bool:
-    """Return whether a change, noticed before or under way, explains why a subject grew."""
+def is_growth_explained(history: History, growth: Growth, changes: Collection[NoticedChange]) -> bool:
+    """Return whether a change that was noticed before explains why a subject grew."""
     others = [change for change in changes if change.subject != growth.subject]
     start, end = int(growth.sightings[0]), int(growth.sightings[-1]) + 1
     for other in others:
-        if other.rose and _measure_overlap(history, growth.subject, other.subject, start, end) >= _SHARED:
+        if other.rose:
+            if _measure_overlap(history, growth.subject, other.subject, start, end) >= _SHARED:
+                return True
+            if other.is_reported and growth.leads_around and other.position <= growth.position:
+                ways = KnownWays.read(history, growth.baseline_start, growth.baseline_start + growth.baseline)
+                if set(growth.leads_around) & set(_list_nodes_left_out(ways, other)):
+                    return True
+            continue
+        if _is_node_among(history, other.subject, growth.leads_around):
             return True
-        if (
-            not other.rose
-            and other.is_reported
-            and _is_explained_by_neighbourhood(history, growth.subject, other.subject)
-        ):
+        if other.is_reported and _is_explained_by_neighbourhood(history, growth.subject, other.subject):
             return True
     fallen = [other.subject for other in others if other.is_reported and not other.rose]
-    if fallen and growth.baseline_seen:
-        # What is left is as much more frequent as there are fewer sessions besides it.
-        gone = history.has_any(fallen, growth.baseline_start, growth.baseline_start + growth.baseline)
-        if len(growth.sightings) * (growth.baseline - int(gone.sum())) < growth.needed * growth.baseline:
-            return True
-    around = set(growth.leads_around)
+    if not fallen or not growth.baseline_seen:
+        return False
+    # What is left is as much more frequent as there are fewer sessions besides it.
+    gone = history.has_any(fallen, growth.baseline_start, growth.baseline_start + growth.baseline)
+    return len(growth.sightings) * (growth.baseline - int(gone.sum())) < growth.needed * growth.baseline
+
+
+def _is_taken_along(history: History, watch: SubjectWatch, grown: NoticedChange) -> bool:
+    """Return whether sessions of a grown subject lack a watched one by a node less or more in a known way."""
+    ways = KnownWays.read(history, watch.start, watch.end)
+    sightings = history.sessions_with(grown.subject, grown.since, grown.position + 1)
+    if history.subjects.kind[watch.subject] != NODE and ways.is_replaced(watch.subject, sightings):
+        return True
     return any(
-        measure_strength_of_fall(history, watch, growth.position + 1, rules) >= _SUSPICION
-        for watch in watches
-        if history.subjects.kind[watch.subject] == NODE
-        and int(history.subjects.first[watch.subject]) in around
+        _measure_overlap(history, watch.subject, number, watch.start, watch.end) >= _SHARED
+        for node in _list_nodes_left_out(ways, grown)
+        if (number := history.subjects.find(DriftSubject("node", (node,)))) is not None
     )
+
+
+def _list_nodes_left_out(ways: KnownWays, grown: NoticedChange) -> tuple[int, ...]:
+    """Return the nodes that the sessions of a grown edge or path leave out of known ways."""
+    if ways.history.subjects.kind[grown.subject] == NODE:
+        return ()
+    sightings = ways.history.sessions_with(grown.subject, grown.since, grown.position + 1)
+    return ways.list_nodes_left_out(sightings)
+
+
+def _is_node_among(history: History, subject: int, nodes: Collection[int]) -> bool:
+    return history.subjects.kind[subject] == NODE and int(history.subjects.first[subject]) in nodes
 
 
 def _measure_overlap(history: History, subject: int, other: int, start: int, end: int) -> float:

@@ -8,15 +8,15 @@ import numpy as np
 
 from recorder.memory.drift.baseline_terms import Term
 from recorder.memory.drift.changes import NoticedChange
-from recorder.memory.drift.drift_subjects import EDGE, KINDS, NODE, DriftSubject
+from recorder.memory.drift.drift_subjects import KINDS, NODE
 from recorder.memory.drift.history import History
+from recorder.memory.drift.left_out_nodes import KnownWays
 from recorder.memory.drift.thresholds import DriftRules, sightings_needed, unseen_subjects
+from recorder.memory.drift.watched_subjects import SubjectWatch
 from recorder.memory.graph.arrays import Ints
 
-#: Logarithm of the odds from which on a node that a new edge bypasses counts as unchanged.
+#: Logarithm of the odds from which on a node that is left out counts as unchanged.
 _CLEAR = 1.5
-#: A node that is so many times as frequent as the edge that bypasses it does not become rare by that.
-_MOST_KEPT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Growth:
     sightings: Ints
     window_start: int
     needed: int
-    #: Nodes that its sessions leave out, between nodes that the baseline joined by them.
+    #: Nodes without which its sessions take ways of the baseline.
     leads_around: tuple[int, ...]
 
     def as_change(self, *, is_reported: bool) -> NoticedChange:
@@ -47,13 +47,21 @@ class Growth:
 
 
 def find_growth(
-    history: History, term: Term, *, begin: int, end: int, known: set[int], rules: DriftRules
+    history: History,
+    term: Term,
+    watches: list[SubjectWatch],
+    *,
+    begin: int,
+    end: int,
+    known: set[int],
+    rules: DriftRules,
 ) -> list[Growth]:
     """Return the subjects that grew, noticed from position `begin` to before `end`; each once.
 
     Args:
         history: the sessions.
         term: the baseline that the sessions are compared with.
+        watches: the subjects whose fall is noticed.
         begin: position of the first session to judge.
         end: position after the last session to judge.
         known: subjects whose change was noticed before.
@@ -70,11 +78,19 @@ def find_growth(
             subjects = unseen + int((is_kind & (baseline > 0) & (baseline <= seen)).sum())
             needed[is_kind & (baseline == seen)] = sightings_needed(seen, sessions, subjects, rules)
     earlier = history.counts(0, term.known)
+    ways = KnownWays.read(history, term.start, term.known)
+    watched_nodes = {
+        int(history.subjects.first[watch.subject]): watch
+        for watch in watches
+        if history.subjects.kind[watch.subject] == NODE
+    }
     growths = []
     for subject in np.flatnonzero(is_rare & (since >= needed)).tolist():
         if subject not in known:
             kind_of_change: Literal["new", "grew"] = "grew" if earlier[subject] else "new"
-            growth = _find_growth_window(history, subject, term, (begin, end), int(needed[subject]), rules)
+            growth = _find_growth_window(
+                ways, watched_nodes, subject, term, (begin, end), int(needed[subject]), rules
+            )
             if growth is not None:
                 sightings, position, around = growth
                 growths.append(
@@ -95,24 +111,30 @@ def find_growth(
 
 
 def _find_growth_window(
-    history: History, subject: int, term: Term, judged: tuple[int, int], needed: int, rules: DriftRules
+    ways: KnownWays,
+    watched_nodes: dict[int, SubjectWatch],
+    subject: int,
+    term: Term,
+    judged: tuple[int, int],
+    needed: int,
+    rules: DriftRules,
 ) -> tuple[Ints, int, tuple[int, ...]] | None:
     """Return the first window with enough sightings: these, position of the alarm, and what is left out.
 
-    An edge or path that leads around a common node waits for a window: where that node became rarer, its own
-    alarm says more.
+    An edge or path that leaves out a watched node waits: where that node fell, its own alarm says more.
     """
-    begin, end = judged
+    history, (begin, end) = ways.history, judged
     positions = history.sessions_with(subject, term.known, end)
     # At each sighting, how many there are in the window that ends with it.
     firsts = np.searchsorted(positions, positions - rules.window, side="right")
     counted = np.arange(1, len(positions) + 1) - firsts
-    for last in np.flatnonzero((counted >= needed) & (positions >= begin - rules.window)).tolist():
+    for last in np.flatnonzero(counted >= needed).tolist():
         sightings = positions[firsts[last] : last + 1]
         if history.count_until_mixed(sightings) > len(sightings):
             continue
-        around = _list_nodes_left_out_by_growth(history, subject, term, sightings)
-        position = _find_settled_position(history, around, term, sightings, end, rules)
+        around = () if history.subjects.kind[subject] == NODE else ways.list_nodes_left_out(sightings)
+        waits = [watched_nodes[node] for node in around if node in watched_nodes]
+        position = _find_settled_position(history, waits, sightings, end, rules)
         if position is None:
             return None
         if begin <= position:
@@ -121,56 +143,22 @@ def _find_growth_window(
 
 
 def _find_settled_position(
-    history: History, around: tuple[int, ...], term: Term, sightings: Ints, end: int, rules: DriftRules
+    history: History, watches: list[SubjectWatch], sightings: Ints, end: int, rules: DriftRules
 ) -> int | None:
-    """Return the position at which the nodes that a subject leads around are known to be unchanged.
+    """Return the position at which the nodes that a subject leaves out are known to be unchanged.
 
-    Their former rate must be e^1.5 times as likely as one that lost what the subject gained; after a
-    window it is reported in any case. None if the sessions before `end` do not suffice.
+    The former rate of each must be e^1.5 times as likely as the highest that counts as a drop. A node that
+    stopped raises its own alarm within as many sessions as its stop needs; after those, and a window at
+    least, the subject is reported in any case. None if the sessions before `end` do not suffice.
     """
     first, last = int(sightings[0]), int(sightings[-1])
-    latest = last + rules.window
-    gained = len(sightings) / (last + 1 - first)
     position = last
-    for node in around:
-        number = history.subjects.find(DriftSubject("node", (node,)))
-        assert number is not None
-        before = min(0.99, float(history.has(number, term.start, term.end).mean()))
-        lost = max(before - gained, before / 10)
-        has = history.has(number, first, min(end, latest + 1))
+    for watch in watches:
+        latest = max(last + rules.window, first + watch.needed)
+        before = min(0.99, watch.frequency)
+        lost = rules.most_left * before
+        has = history.has(watch.subject, first, min(end, latest + 1))
         odds = np.cumsum(np.where(has, math.log(before / lost), math.log1p(-before) - math.log1p(-lost)))
         is_clear = np.flatnonzero(odds[last - first :] >= _CLEAR)
         position = max(position, last + int(is_clear[0]) if len(is_clear) else latest)
     return position if position < end else None
-
-
-def _list_nodes_left_out_by_growth(
-    history: History, subject: int, term: Term, sightings: Ints
-) -> tuple[int, ...]:
-    """Return the nodes that joined nodes of an edge or path in the baseline, and that its sessions lack."""
-    subjects = history.subjects
-    if subjects.kind[subject] == NODE:
-        return ()
-    nodes = subjects.nodes_around(subject)
-    starts_there = (subjects.kind == EDGE) & np.isin(subjects.first, list(nodes))
-    ends_there = (subjects.kind == EDGE) & np.isin(subjects.second, list(nodes))
-    if subjects.kind[subject] == EDGE:
-        source, target = subjects.describe(subject).key
-        starts_there, ends_there = (
-            starts_there & (subjects.first == source),
-            ends_there & (subjects.second == target),
-        )
-    between = set(subjects.second[starts_there].tolist()) & set(subjects.first[ends_there].tolist())
-    rate = len(sightings) / (sightings[-1] + 1 - sightings[0])
-    around = []
-    for node in sorted(between):
-        number = subjects.find(DriftSubject("node", (node,)))
-        if number is None:
-            continue
-        before = float(history.has(number, term.start, term.end).mean())
-        # A node that loses less gives too little evidence for an alarm.
-        if rate <= before <= _MOST_KEPT * rate and 2 * history.has(number, 0, len(history))[
-            sightings
-        ].sum() <= len(sightings):
-            around.append(node)
-    return tuple(around)

@@ -22,7 +22,8 @@ class DriftRules:
     least_share: float = 0.03
     least_seen: int = 5
     #: Sessions between two false alarms of one rule in a workflow that does not change, at least, on average.
-    run_length: float = 100_000.0
+    #: Both rules of falls and `growth_level` for each kind together allow .05 false alarms in 2,000 sessions.
+    run_length: float = 160_000.0
     #: Misses that are needed in any case: a handful is an incident, not a change of the work.
     least_misses: int = 10
     #: Rates to which a subject may have dropped, as shares of its rate in the baseline.
@@ -35,7 +36,7 @@ class DriftRules:
     window: int = 100
     windows: int = 20
     #: Odds of a false alarm about a growing subject of one kind within them.
-    growth_level: float = 0.02
+    growth_level: float = 0.008
 
 
 @lru_cache(maxsize=4096)
