@@ -20,18 +20,20 @@ class KnownWays:
     """The ways that the sessions of a baseline took, by the nodes that they visit."""
 
     history: History
-    #: The variant of each way, by the nodes that it visits.
-    ways: dict[frozenset[int], dict[tuple[int, ...], int]]
-    nodes: frozenset[int]
+    #: By the number of nodes: the variant of each way, by the nodes that it visits.
+    ways: dict[int, dict[frozenset[int], dict[tuple[int, ...], int]]]
 
     @classmethod
     def read(cls, history: History, start: int, end: int) -> "KnownWays":
         """Read the ways of the sessions from position `start` to before `end`."""
-        ways: defaultdict[frozenset[int], dict[tuple[int, ...], int]] = defaultdict(dict)
+        ways: defaultdict[int, defaultdict[frozenset[int], dict[tuple[int, ...], int]]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
         for variant in sort_distinct(history.variant[start:end]).tolist():
             way = history.subjects.nodes_of_variant(variant)
-            ways[frozenset(way)][way] = variant
-        return cls(history, ways, frozenset().union(*ways))
+            visited = frozenset(way)
+            ways[len(visited)][visited][way] = variant
+        return cls(history, {size: dict(of_size) for size, of_size in ways.items()})
 
     def list_nodes_left_out(self, positions: Ints) -> tuple[int, ...]:
         """Return the nodes without which at least two of some sessions took a known way."""
@@ -39,9 +41,11 @@ class KnownWays:
         for variant in self.history.variant[positions].tolist():
             way = self.history.subjects.nodes_of_variant(variant)
             visited = frozenset(way)
-            for node in self.nodes - visited:
-                if any(_leave_out(known, node) == way for known in self.ways.get(visited | {node}, ())):
-                    sessions[node] += 1
+            # Not node by node: a workflow may have thousands, its baseline some hundred ways.
+            for nodes, known_ways in self.ways.get(len(visited) + 1, {}).items():
+                if visited < nodes:
+                    (node,) = nodes - visited
+                    sessions[node] += any(_leave_out(known, node) == way for known in known_ways)
         return tuple(sorted(node for node, count in sessions.items() if count >= _LEAST_SESSIONS))
 
     def is_replaced(self, subject: int, positions: Ints) -> bool:
@@ -49,11 +53,20 @@ class KnownWays:
         has = self.history.subjects.variants_with(subject)
         sessions = 0
         for variant in self.history.variant[positions].tolist():
-            way = self.history.subjects.nodes_of_variant(variant)
-            visited = frozenset(way)
-            before = (self.ways.get(visited - {node}, {}).get(_leave_out(way, node)) for node in visited)
-            sessions += not has[variant] and any(known is not None and has[known] for known in before)
+            if not has[variant]:
+                known = self._list_ways_with_a_node_less(self.history.subjects.nodes_of_variant(variant))
+                sessions += any(has[known_variant] for known_variant in known)
         return sessions >= _LEAST_SESSIONS
+
+    def _list_ways_with_a_node_less(self, way: tuple[int, ...]) -> list[int]:
+        """Return the variants of the known ways that a way becomes without one of its nodes."""
+        visited, variants = frozenset(way), []
+        for nodes, known_ways in self.ways.get(len(visited) - 1, {}).items():
+            if nodes < visited:
+                (node,) = visited - nodes
+                if (variant := known_ways.get(_leave_out(way, node))) is not None:
+                    variants.append(variant)
+        return variants
 
 
 def _leave_out(way: tuple[int, ...], node: int) -> tuple[int, ...]:
