@@ -60,7 +60,7 @@ def test_a_step_that_all_leave_out_is_one_alarm_about_the_step(node: int) -> Non
 def test_a_step_that_half_leave_out_is_one_alarm(node: int) -> None:
     for seed in range(3):
         ways = draw_ways(1_000, seed)
-        changed = [leave_out(way, node) if place % 2 else way for place, way in enumerate(ways[500:])]
+        changed = [leave_out(way, node) if number % 2 else way for number, way in enumerate(ways[500:])]
         assert len(list_alarms(make_history_of([*ways[:500], *changed]))) == 1
 
 
