@@ -66,8 +66,12 @@ class World:
                 self.archived.add(session_id)
         hosted = limits.HOSTED_EXPORT_DAYS * DAY
         self.expired |= {name for name, ended_at in self.exports.items() if ended_at + hosted <= at}
-        old = [entry >= at - days.audit_days * DAY for entry in self.entries]
-        pruned = old.index(True) if True in old else len(old)
+        pruned = 0
+        for number, entry in enumerate(self.entries, 1):
+            # One from a clock that was ahead goes with those after it, and does not keep them.
+            if at - days.audit_days * DAY <= entry <= at:
+                break
+            pruned = pruned if entry > at else number
         # The pruning is an entry itself.
         self.entries = self.entries[pruned:] + [clock.truncate_to_ms(at)] * bool(pruned)
 
