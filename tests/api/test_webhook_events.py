@@ -239,4 +239,4 @@ def test_drift_explains_itself(story: tuple[list[Received], str]) -> None:
     assert gone["path"]["labels"] == ["Click e", "Click f", "Click g"]
     assert gone["window"]["explanation"].startswith(f"0 of the last {NEEDED} sessions took this path; ")
     assert (new["node"]["label"], new["baseline"]["seen"], new["graph_version"]) == ("Click n", 0, 1)
-    assert (new["window"]["needed"], new["window"]["seen"], new["window"]["days"]) == (11, 13, 2)
+    assert (new["window"]["needed"], new["window"]["seen"], new["window"]["days"]) == (13, 13, 2)

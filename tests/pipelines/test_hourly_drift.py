@@ -61,7 +61,7 @@ def test_a_run_looks_at_every_graph_and_shows_what_it_found(
     assert [data["checkout"][name] for name in counted] == [100 + 2 * NEEDED, 100, 14, 1, 1]
     assert [data["refunds"][name] for name in counted] == [2, 0, 0, 0, 0]
     assert f"`{PATH_DISAPPEARED}`: 0 of the last {NEEDED} sessions" in shown["reported"]
-    assert f"`{NEW_NODE}`: 11 of the last" in shown["reported"]
+    assert f"`{NEW_NODE}`: 13 of the last" in shown["reported"]
     few = f"- **refunds** ({story.scope.workspace_id} test) Not judged: fewer than 100 sessions."
     assert shown["reported"].splitlines()[-1] == few
     gone, *_ = [row for row in shown["watched"].splitlines() if row.startswith("| checkout")]
