@@ -36,7 +36,7 @@ def is_fall_explained(
         ):
             return True
         is_together = since <= other.position + rules.window
-        if is_together and other.rose and other.is_reported and _is_taken_along(history, watch, other):
+        if is_together and other.rose and other.is_reported and _is_fall_of_grown_way(history, watch, other):
             return True
         if (
             is_together
@@ -69,14 +69,16 @@ def is_growth_explained(history: History, growth: Growth, changes: Collection[No
     """Return whether a change that was noticed before explains why a subject grew."""
     others = [change for change in changes if change.subject != growth.subject]
     start, end = int(growth.sightings[0]), int(growth.sightings[-1]) + 1
+    ways = None
+    if growth.leads_around:
+        ways = KnownWays.read(history, growth.baseline_start, growth.baseline_start + growth.baseline)
     for other in others:
         if other.rose:
             if _measure_overlap(history, growth.subject, other.subject, start, end) >= _SHARED:
                 return True
-            if other.is_reported and growth.leads_around and other.position <= growth.position:
-                ways = KnownWays.read(history, growth.baseline_start, growth.baseline_start + growth.baseline)
-                if set(growth.leads_around) & set(_list_nodes_left_out(ways, other)):
-                    return True
+            is_earlier = other.is_reported and other.position <= growth.position
+            if ways and is_earlier and set(growth.leads_around) & set(_list_nodes_left_out(ways, other)):
+                return True
             continue
         if _is_node_among(history, other.subject, growth.leads_around):
             return True
@@ -90,8 +92,8 @@ def is_growth_explained(history: History, growth: Growth, changes: Collection[No
     return len(growth.sightings) * (growth.baseline - int(gone.sum())) < growth.needed * growth.baseline
 
 
-def _is_taken_along(history: History, watch: SubjectWatch, grown: NoticedChange) -> bool:
-    """Return whether sessions of a grown subject lack a watched one by a node less or more in a known way."""
+def _is_fall_of_grown_way(history: History, watch: SubjectWatch, grown: NoticedChange) -> bool:
+    """Return whether a watched subject fell since a grown one is a known way with a node less or more."""
     ways = KnownWays.read(history, watch.start, watch.end)
     sightings = history.sessions_with(grown.subject, grown.since, grown.position + 1)
     if history.subjects.kind[watch.subject] != NODE and ways.is_replaced(watch.subject, sightings):
